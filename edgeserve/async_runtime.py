@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from edgeserve.app import Sections
+    from edgeserve.tap import Tap
 
 T = TypeVar("T")
 
@@ -37,10 +38,13 @@ class AsyncRuntime:
         *,
         serve: bool = False,
         tracer_provider: Any = None,
+        taps: Sequence[Tap] = (),
         freeze: bool = True,
         **sections: Unpack[Sections],
     ) -> None:
-        self.runtime = Runtime(config, serve=serve, tracer_provider=tracer_provider, freeze=freeze, **sections)
+        self.runtime = Runtime(
+            config, serve=serve, tracer_provider=tracer_provider, taps=taps, freeze=freeze, **sections
+        )
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
@@ -96,6 +100,11 @@ class AsyncRuntime:
     def tracer_provider(self) -> Any:
         """See :class:`Runtime`."""
         return self.runtime.tracer_provider
+
+    @property
+    def taps(self) -> Sequence[Tap]:
+        """See :class:`Runtime`."""
+        return self.runtime.taps
 
     @property
     def freeze(self) -> bool:

@@ -1,7 +1,8 @@
-"""The ``edgeserve`` command: one verb per module of ``edgeserve.commands`` (and ``server`` for ``serve``).
+"""The ``edgeserve`` command: one verb per module of ``edgeserve.commands`` (and ``server`` for ``serve``), and the
+verbs that other packages install (entry points).
 
 Each verb's module has ``add_arguments(parser)`` and ``main(args) -> exit status``; it is imported only when its verb
-is named, so that ``edgeserve --help`` stays quick.
+is named, so that ``edgeserve --help`` stays quick, and a module that cannot be imported breaks no other verb.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ import signal
 import sys
 import threading
 from contextlib import contextmanager
-from typing import Iterator, Mapping, NamedTuple, Sequence
+from typing import Any, Callable, Dict, Iterator, Mapping, NamedTuple, Sequence, Tuple
 
 from edgeserve import __version__
 from edgeserve.commands.parser import Parser, exit_status
 from edgeserve.config.gone import GONE
+from edgeserve.config.installed import Installed, installed
 from edgeserve.config.plain_text import PlainOutput
-from edgeserve.errors import ConfigError, EdgeServeError, nearest
+from edgeserve.errors import ConfigError, EdgeServeError, nearest, told
 
 
 class Verb(NamedTuple):
@@ -88,6 +90,9 @@ VERBS = {
 }
 
 
+GROUP = "edgeserve.commands"
+"""The group of entry points by which a package installs a verb: ``misses = "my_package.misses"``, a module."""
+
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """The disk is full, or the user's share of it, or the file may not grow further."""
 
@@ -104,13 +109,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(arguments: Sequence[str]) -> int:
     try:
         verb = arguments[0] if arguments else ""
-        if verb not in VERBS:
+        if verb not in VERBS and (verb.startswith("-") or verb not in installed_verbs()):
             return _without_verb(arguments, verb)
-        with _ending_at_once():
-            module = importlib.import_module(VERBS[verb].module)
-        parser = verb_parser(verb)
-        module.add_arguments(parser)
-        status = int(module.main(parser.parse_args(arguments[1:])))
+        parser, run = verb_parser(verb)
+        status = int(run(parser.parse_args(arguments[1:])) or 0)
         sys.stdout.flush()
         return status
     except BrokenPipeError:
@@ -131,11 +133,42 @@ def _run(arguments: Sequence[str]) -> int:
         return INTERRUPTED
 
 
-def verb_parser(verb: str) -> Parser:
-    """The verb's parser before its module has added the arguments."""
-    _, what, ends = VERBS[verb]
-    what = f"{what[0].upper()}{what[1:]}."
-    return Parser(prog=f"edgeserve {verb}", description=what, epilog=exit_status(ends))
+def installed_verbs() -> Dict[str, Installed]:
+    """The verbs that other packages install. A name of ours, and of a command that went, stays ours."""
+    found = installed(GROUP)
+    return {verb: place for verb, place in found.items() if verb not in VERBS and f"edgeserve {verb}" not in GONE}
+
+
+def verb_parser(verb: str) -> Tuple[Parser, Callable[[argparse.Namespace], Any]]:
+    """The parser of a verb with all its arguments, and what runs it. Raises :class:`ConfigError` where another
+    package's module is no verb's."""
+    with _ending_at_once():
+        module, what, ends = _own(verb) if verb in VERBS else _others(verb)
+    parser = Parser(prog=f"edgeserve {verb}", description=what, epilog=exit_status(ends))
+    module.add_arguments(parser)
+    return parser, module.main
+
+
+def _own(verb: str) -> Tuple[Any, str, Mapping[int, str]]:
+    name, what, ends = VERBS[verb]
+    return importlib.import_module(name), f"{what[0].upper()}{what[1:]}.", ends
+
+
+def _others(verb: str) -> Tuple[Any, str, Mapping[int, str]]:
+    """The module of a verb that is installed, the first paragraph of its docstring, and its ``ENDS``."""
+    name, package = installed_verbs()[verb]
+    wrong = ""
+    try:
+        module: Any = importlib.import_module(name)
+    except (Exception, SystemExit) as error:  # another package's module may raise anything while it is imported
+        module, wrong = None, f" cannot be imported: {told(error)}"
+    if not (callable(getattr(module, "add_arguments", None)) and callable(getattr(module, "main", None))):
+        raise ConfigError(
+            f"{verb}: {name!r} of the package {package}{wrong or ' is no command'}; expected a module with "
+            "add_arguments(parser) and main(args) (docs/guide/write-a-command.md)"
+        )
+    what = str(module.__doc__ or f"A command of the package {package}.").strip()
+    return module, what.split("\n\n")[0], getattr(module, "ENDS", {})
 
 
 def _without_verb(arguments: Sequence[str], word: str) -> int:
@@ -146,12 +179,14 @@ def _without_verb(arguments: Sequence[str], word: str) -> int:
     parser = Parser(prog="edgeserve", description="Many models on one device, under deadlines.")
     parser.add_argument("--version", action="version", version=f"edgeserve {__version__}")
     verbs = parser.add_subparsers(metavar="VERB", parser_class=argparse.ArgumentParser)
-    for verb, (_, what, _) in VERBS.items():
+    known = {verb: what for verb, (_, what, _) in VERBS.items()}
+    known.update((verb, f"of the package {found.package}") for verb, found in sorted(installed_verbs().items()))
+    for verb, what in known.items():
         verbs.add_parser(verb, help=what)
     if word and not word.startswith("-"):
-        parser.error(f"{word}: there is no such verb{nearest(word, VERBS)}")
+        parser.error(f"{word}: there is no such verb{nearest(word, known)}")
     parser.parse_args(arguments)
-    parser.error(f"a verb is missing: one of {', '.join(VERBS)}")
+    parser.error(f"a verb is missing: one of {', '.join(known)}")
 
 
 @contextmanager

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from edgeserve.answer_streams import AnswerStream
     from edgeserve.app import Sections
+    from edgeserve.tap import Tap
 
 log = logging.getLogger("edgeserve")
 
@@ -77,6 +78,8 @@ class Runtime:
 
     ``tracer_provider``: of OpenTelemetry, your program's; it gets a span of each request (docs/guide/tracing.md).
 
+    ``taps``: objects that hear of each step of the scheduler (docs/guide/write-a-tap.md).
+
     ``freeze``: from its start to its end, take every Python object that is alive at the start or at a reload out of
     garbage collections (``gc.freeze``), since a full collection stops all threads: 140 to 290 ms with torch. Cycles
     among these objects are not freed meanwhile.
@@ -88,11 +91,17 @@ class Runtime:
         *,
         serve: bool = False,
         tracer_provider: Any = None,
+        taps: Sequence[Tap] = (),
         freeze: bool = True,
         **sections: Unpack[Sections],
     ) -> None:
         config = self._config = _configured(config, sections)
         self.tracer_provider = tracer_provider
+        self.taps: Sequence[Tap] = ()
+        if taps:
+            from edgeserve.tap import checked
+
+            self.taps = checked(taps)
         with naming_file(config.source):
             self._validators = request_validators(config)
         self._serve = serve
@@ -127,6 +136,7 @@ class Runtime:
             progress,
             self.tracer_provider,
             self._settle,
+            self.taps,
         )
         self._core.reload_file = self.reload
         self._core.on_device_lost = self.on_device_lost

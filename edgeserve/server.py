@@ -96,7 +96,7 @@ def serve(
 ) -> int:
     """Serve ``config`` until one of ``signals``, a ``drain`` over the bus, or, under a service manager or as a
     container's first process, until a device is lost: another process begins then. From the main thread only.
-    ``given``: a program's runtime, whose tracer, listener and ``freeze`` the server's takes over."""
+    ``given``: a program's runtime, whose tracer, taps, listener and ``freeze`` the server's takes over."""
     manager = started_by()
     check_files(raise_file_limit())
     with naming_file(config.source):
@@ -104,7 +104,9 @@ def serve(
     if given is None:
         runtime = Runtime(config, serve=True)
     else:
-        runtime = Runtime(config, serve=True, tracer_provider=given.tracer_provider, freeze=given.freeze)
+        runtime = Runtime(
+            config, serve=True, tracer_provider=given.tracer_provider, taps=given.taps, freeze=given.freeze
+        )
         runtime.on_device_lost = given.on_device_lost
     heartbeat = Heartbeat(manager, runtime.on_loop)
     lost: List[LostDevice] = []

@@ -157,7 +157,7 @@ def main(args: argparse.Namespace) -> int:
     import_policies(config)
     matches, _ = matched_profiles(config)
     profiles = [match.usable for match in matches if match.usable.lanes]
-    raise_or_tell(check_memory(config, profiles), lambda *_: None)  # the rest stands in the result
+    raise_or_tell(check_memory(config, profiles), lambda text: None)  # the rest stands in the result
     known, source = with_times(table, config, profiles)
     sequences = sorted(models_of_sequences(config))
     lengths = read_lengths(args.tokens, config.apps)

@@ -9,7 +9,7 @@ from typing import Any, Callable, Tuple
 
 from edgeserve.commands.fronts import add_front_arguments, serve_front
 from edgeserve.commands.parser import Parser, exit_status
-from edgeserve.front.registry import settings_class
+from edgeserve.front.registry import installed_fronts, settings_class
 
 FRONTS = {
     "http": "HTTP, gRPC, and the APIs of KServe, OpenAI and Ollama",
@@ -32,6 +32,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "arguments", nargs=argparse.REMAINDER, metavar="...", help="of that front: edgeserve front NAME --help"
     )
+    if isinstance(parser, Parser):
+        parser.more = _others
+
+
+def _others() -> str:
+    """The fronts of other packages, for the help."""
+    found = installed_fronts()
+    shown = ", ".join(f"{name} (of the package {found[name].package})" for name in sorted(found))
+    return f"\nInstalled as well: {shown}.\n" if shown else ""
 
 
 def main(args: argparse.Namespace) -> int:

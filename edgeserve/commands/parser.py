@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import Any, Mapping, Sequence
+from typing import Any, Callable, Mapping, Sequence
 
 from edgeserve.config.gone import GONE
 from edgeserve.errors import nearest
@@ -19,8 +19,15 @@ def exit_status(ends: Mapping[int, str]) -> str:
 class Parser(argparse.ArgumentParser):
     """A parser that takes whole option names only, so that a new option never changes what an old command means."""
 
+    more: Callable[[], str] = str
+    """Makes the end of the help when that is printed."""
+
     def __init__(self, **options: Any) -> None:
         super().__init__(allow_abbrev=False, **options)
+
+    def format_help(self) -> str:
+        """As argparse, with what :attr:`more` adds."""
+        return super().format_help() + self.more()
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:
         """As argparse; an unknown option is reported before anything else, with the nearest that exists."""

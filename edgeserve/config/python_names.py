@@ -49,6 +49,11 @@ def in_python(text: str) -> str:
     return _TABLE.sub(_argument, text)
 
 
+def as_given(source: str, text: str) -> str:
+    """The text of an error or a warning in the form in which the configuration of this ``source`` was given."""
+    return in_python(text) if source == GIVEN_IN_PYTHON else text
+
+
 def _argument(found: re.Match[str]) -> str:
     section, name, part = found.groups()
     argument = PLURALS.get(section, section)

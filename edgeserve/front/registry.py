@@ -9,6 +9,7 @@ from dataclasses import fields, replace
 from typing import Any, Dict, Mapping, Optional, Tuple, Type
 
 from edgeserve.config.files import resolve_path
+from edgeserve.config.installed import Installed, installed
 from edgeserve.config.readers import read_table
 from edgeserve.config.schema import Config
 from edgeserve.errors import ConfigError, nearest, said
@@ -36,19 +37,17 @@ GROUP = "edgeserve.fronts"
 """The group of entry points by which a package installs a front: ``line = "my_package.line:LineFront"``."""
 
 
-def installed() -> Dict[str, str]:
-    """Kind -> class of the fronts that other packages install."""
-    from importlib import metadata  # a megabyte that a server without fronts spares
-
-    points: Any = metadata.entry_points()
-    found = points.select(group=GROUP) if hasattr(points, "select") else points.get(GROUP, ())
-    return {point.name: point.value for point in found}
+def installed_fronts() -> Dict[str, Installed]:
+    """The fronts that other packages install, by kind; a kind of this package's is its own."""
+    return {kind: found for kind, found in installed(GROUP).items() if kind not in BUILT_IN}
 
 
 def front_class(kind: str, directory: str = ".") -> Type[Front]:
     """The class of a kind of front: a name, or ``module:class`` beside the configuration. Raises
     :class:`ConfigError`."""
-    known = BUILT_IN if kind in BUILT_IN else {**installed(), **BUILT_IN}
+    known = dict(BUILT_IN)
+    if kind not in known:
+        known.update((name, found.place) for name, found in installed_fronts().items())
     place = known.get(kind, kind if ":" in kind else "")
     if not place:
         raise ConfigError(
@@ -79,7 +78,7 @@ def settings_class(kind: str) -> Optional[Type[Any]]:
     """The class of the settings of a front that this package or another one has; None for any other name."""
     if kind in SETTINGS:
         return own_settings()[kind]
-    return front_class(kind).Settings if kind in installed() else None
+    return front_class(kind).Settings if kind in installed_fronts() else None
 
 
 def front_of(name: str, table: Mapping[str, Any], directory: str = ".") -> Tuple[Type[Front], Any]:

@@ -33,12 +33,12 @@ from edgeserve.units import ns_to_ms
 log = logging.getLogger("edgeserve")
 
 HINTS: Dict[str, str] = {
-    "queue_full": "the app has as many requests in flight as [app.{app}] pending_max allows; send fewer at a time",
+    "queue_full": "the app has as many requests in flight as its pending_max allows; send fewer at a time",
     "over_share": "this client has more than its share of the app's places or of its lanes' time; others were waiting",
     "server_full": "the server has as many requests that have not ended as [server] pending_max allows; send fewer "
     "at a time",
     "expired": "the deadline passed before it could run; allow more time (slo) or send less",
-    "superseded": "a newer request of the same stream took its place ([app.{app}] stream = 'newest_wins')",
+    "superseded": "a newer request of the same stream took its place (its app says stream = 'newest_wins')",
     "draining": "the server is shutting down and accepts nothing more",
     "cannot_make_deadline": "no lane could finish it by its deadline; allow more time (slo) or send less",
     "window_missed": "its start window passed before a lane was free; allow more time (slo) or send less",
@@ -116,7 +116,7 @@ def refusal(app: str, outcome: str, reason: str, request_id: int, shortfall: Sho
     """The error that the client or caller gets for ``outcome`` (anything but completed). The numbers of a ``shortfall``
     stand in its fields, and in its text in place of the hint."""
     said = reason or "no reason given"
-    hint = HINTS.get(reason, "").format(app=app) if shortfall is None else str(shortfall)
+    hint = HINTS.get(reason, "") if shortfall is None else str(shortfall)
     text = f"app {app!r}: {outcome}: {said}" + (f" ({hint})" if hint else "")
     error: RequestError
     if outcome == Outcome.REJECTED:

@@ -7,6 +7,7 @@ import logging
 from typing import Any, Collection, Dict, Mapping, NamedTuple, Optional, Tuple
 
 from edgeserve.config.profile_record import profile_command
+from edgeserve.config.python_names import as_given
 from edgeserve.config.schema import Config
 from edgeserve.sched.core.state import State
 from edgeserve.sched.latency.batch_time import BatchTime
@@ -161,9 +162,9 @@ def too_slow(fit: AppFit, on_late: str = "") -> str:
     )
 
 
-def log_fits(state: State, told: Collection[str] = ()) -> None:
+def log_fits(state: State, told: Collection[str] = (), source: str = "") -> None:
     """Log each app's expected time beside its deadline at the start, a line each; a warning where a request cannot make
-    it even alone, unless it was ``told`` before."""
+    it even alone, unless it was ``told`` before. ``source``: the configuration's."""
     for app in state.apps.values():
         fit = app_fit(state, app, by_policy=True)
         if fit.alone_ns is None:
@@ -174,7 +175,7 @@ def log_fits(state: State, told: Collection[str] = ()) -> None:
             parts = parts_text(state.costs[app.name])
             log.info("app %s: %s%s, slo %s", app.name, expected_text(fit), parts, slo)
         elif app.name not in told:
-            log.warning("%s", too_slow(fit, app.on_late))
+            log.warning("%s", as_given(source, too_slow(fit, app.on_late)))
 
 
 LOOK_NS = 5 * NS_PER_S
@@ -218,16 +219,18 @@ class ContradictionLog:
 def warning_text(config: Config, model: str, lane: str, found: Contradiction) -> str:
     """Both numbers, and what to do."""
     began, served = format_duration(found.began_ns), format_duration(found.served_ns)
+    where = "it" if config.source.startswith("(") else config.source
     command = f"run '{profile_command(config, model, force=found.source == PROFILE)}'"
     if found.source == PROFILE:
         believed, mend = f"its profile says {began}", f"else {command}"
     elif found.source == EXPECTED:
-        believed, mend = f"[model.{model}.expected] says {began}", f"else correct {config.source}, or {command}"
+        believed, mend = f"[model.{model}.expected] says {began}", f"else correct {where}, or {command}"
     else:
         believed, mend = f"the runs at start took {began}", f"else {command}, so that it need not measure at start"
     factor = max(found.served_ns, found.began_ns) / max(1, min(found.served_ns, found.began_ns))
-    return (
+    return as_given(
+        config.source,
         f"model {model} on lane {lane}: batches of {found.size} take {served}, {believed} (a factor of "
         f"{factor:.1f}, as most of the last {found.batches} batches looked at). Estimates follow what is served, "
-        f"but fall back after a pause and at the next start. Look for throttling and other load; {mend}"
+        f"but fall back after a pause and at the next start. Look for throttling and other load; {mend}",
     )

@@ -7,7 +7,7 @@ from typing import Type
 
 from edgeserve.config.schema import Config
 from edgeserve.engines.functions import import_function
-from edgeserve.errors import ConfigError
+from edgeserve.errors import ConfigError, EngineError
 from edgeserve.sched.policies import POLICIES
 from edgeserve.sched.policy_api.policy import Policy
 
@@ -15,13 +15,16 @@ from edgeserve.sched.policy_api.policy import Policy
 def import_policies(config: Config) -> None:
     """Import what a configuration's ``kind = "module:Class"`` name, so that a scheduler can be built of it.
 
-    Raises :class:`EngineError` when the module or the class cannot be found, :class:`ConfigError` when it is no policy.
+    Raises :class:`ConfigError` when the module or the class cannot be found, or is no policy.
     """
     for policy in config.policies.values():
         if ":" not in policy.kind:
             continue
         where = f"[policy.{policy.name}] kind"
-        found = import_function(policy.kind, config.directory, where)
+        try:
+            found = import_function(policy.kind, config.directory, where)
+        except EngineError as error:  # no engine: a policy is wrong in the configuration alone
+            raise ConfigError(str(error)) from error
         if not (isinstance(found, type) and issubclass(found, Policy)):
             raise ConfigError(
                 f"{where} = {policy.kind!r} is a {type(found).__name__}; expected a subclass of "

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import importlib
 import os
-from typing import Any, Callable, Dict, Iterator, Mapping, NamedTuple, Optional, Protocol, Sequence
+from typing import Any, Callable, Dict, List, Mapping, Optional, Protocol
 
 from edgeserve.config.schema import Config
-from edgeserve.sched.protocol.actions import Action
-from edgeserve.sched.protocol.events import Event
 
 PLUG_INS = {
     "spans": "edgeserve.taps.span_export:opened",
@@ -30,45 +28,11 @@ def plug_in(name: str) -> Any:
     return getattr(importlib.import_module(module), found)
 
 
-class TapPlace(NamedTuple):
-    """The facts of the loop that a tap gets: ``parent_of`` is the ``traceparent`` of a request that arrives."""
-
-    config: Config
-    serve: bool
-    tracer_provider: Any
-    parent_of: Callable[[int], Optional[str]]
-
-
-class Tap(Protocol):
-    """Hears of the scheduler, on the loop's thread. ``testing/tap_conformance.py`` has the contract."""
-
-    def begin(self, start: Mapping[str, Any]) -> None:
-        """Begin: ``start`` is what the scheduler was built from. Called once, when models are loaded, before the first
-        step."""
-
-    def tap(self, now_ns: int, events: Sequence[Event], actions: Sequence[Action]) -> None:
-        """Hear of a step, which does not change any more. It must not wait."""
-
-    def change(self, config: Config) -> None:
-        """Take another configuration, which is served from the next step on."""
-
-    def close(self) -> None:
-        """Write or send what is left."""
-
-
-def opened_taps(place: TapPlace) -> Iterator[Tap]:
-    """The taps that the configuration, a program or a server's environment asks for, opened one by one. Raises
-    :class:`ConfigError` or :class:`TraceError`."""
-    server = place.config.server
-    asks = {
-        "spans": place.tracer_provider is not None
-        or (place.serve and any(name.startswith("OTEL_") for name in os.environ)),
-        "recording": server.record,
-    }
-    for name, asked in asks.items():
-        tap = plug_in(name)(place) if asked else None
-        if tap is not None:
-            yield tap
+def asked_taps(config: Config, serve: bool, tracer_provider: Any) -> List[str]:
+    """The taps of the table that a configuration, a program or a server's environment asks for (``taps.py``)."""
+    for_spans = tracer_provider is not None or (serve and any(name.startswith("OTEL_") for name in os.environ))
+    asks = {"spans": for_spans, "recording": config.server.record}
+    return [name for name, asked in asks.items() if asked]
 
 
 class HintSource(Protocol):

@@ -7,7 +7,7 @@ A :class:`~edgeserve.live.problem.Problem` that ``stops`` would stop the server;
 from __future__ import annotations
 
 from collections import abc
-from typing import Any, Dict, List, Mapping, Sequence, Set, Tuple
+from typing import Callable, Dict, List, Mapping, Sequence, Set, Tuple
 
 from edgeserve.config.profile_record import Profile
 from edgeserve.config.schema import Config, ModelConfig
@@ -41,11 +41,11 @@ def check_before_loading(
     return list(found.values())
 
 
-def raise_or_tell(problems: Sequence[Problem], tell: Any) -> None:
+def raise_or_tell(problems: Sequence[Problem], tell: Callable[[str], object]) -> None:
     """Raise what would stop the server, all of it at once; ``tell`` the rest."""
     for problem in problems:
         if not problem.stops:
-            tell("%s", problem.text)
+            tell(problem.text)
     stopping = [problem for problem in problems if problem.stops]
     if len(stopping) == 1:
         raise stopping[0].error or ConfigError(stopping[0].text)

@@ -20,6 +20,7 @@ from edgeserve.config.profile_match import (
     times_from,
 )
 from edgeserve.config.profiles import Profile, mode_folder, modes_measured, read_profiles_here
+from edgeserve.config.python_names import as_given
 from edgeserve.config.schema import Config
 from edgeserve.device.circumstances import gpu_clocks, power_mode
 from edgeserve.device.host import clocks_mhz
@@ -82,7 +83,7 @@ def instead(config: Config, match: ProfileMatch) -> str:
     if source == MEASURED:
         return "the rest of the profile is used"
     what = f"[model.{name}.expected] is used" if source == EXPECTED else "it is measured a few times at start"
-    return f"{what}{' for the rest' if match.usable.lanes else ' instead'}"
+    return as_given(config.source, what) + f"{' for the rest' if match.usable.lanes else ' instead'}"
 
 
 def _report(config: Config, match: ProfileMatch) -> None:

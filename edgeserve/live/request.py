@@ -378,17 +378,16 @@ class RequestValidator:
         if not self.config.keeps_streams:
             raise BadInput(
                 f"app {app!r} keeps no streams but the request names stream {show(stream)}; "
-                f"set [app.{app}] stream = 'in_order' or 'newest_wins', or leave the stream out"
+                "set the app's stream = 'in_order' or 'newest_wins', or leave the stream out"
             )
         if not isinstance(stream, str) or not 0 < len(stream) <= NAME_CHARS_MAX:
             self._refuse("stream", stream, f"a name of 1 to {NAME_CHARS_MAX} characters")
 
     def _ask_for_stream(self) -> NoReturn:
-        app = self.config.name
         raise BadInput(
-            f"app {app!r}: model {self.stateful!r} goes on from the request before of the same source, and this one "
-            "names no stream: name a stream, such as stream = 'camera-1' (with KServe's clients sequence_id), another "
-            f"one for each source. Where requests stand alone, [app.{app}] stream = 'optional' says so"
+            f"app {self.config.name!r}: model {self.stateful!r} goes on from the request before of the same source, "
+            "and this one names no stream: name a stream, such as stream = 'camera-1' (with KServe's clients "
+            "sequence_id), another one for each source. Where each stands alone, the app's stream = 'optional' says so"
         )
 
     def _check_reset(self, request: LiveRequest) -> None:

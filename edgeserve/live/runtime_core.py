@@ -13,9 +13,10 @@ import logging
 import os
 import threading
 from itertools import count
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Set, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 from edgeserve.config.profile_record import Profile
+from edgeserve.config.python_names import as_given
 from edgeserve.config.schema import Config
 from edgeserve.engines.base import Engine
 from edgeserve.errors import EdgeServeError, RequestError
@@ -23,7 +24,7 @@ from edgeserve.interpreter import forked, stays_with_parent
 from edgeserve.live.errors import EarlyRefusals, error_for
 from edgeserve.live.estimates import log_fits
 from edgeserve.live.loop_io import Mailbox, clock_ns
-from edgeserve.live.plug_ins import Tap, TapPlace, opened_taps, plug_in
+from edgeserve.live.plug_ins import asked_taps, plug_in
 from edgeserve.live.preflight import check_before_loading, raise_or_tell
 from edgeserve.live.request import LiveRequest, RequestValidator, check_names
 from edgeserve.live.responders import RequestFuture
@@ -41,6 +42,8 @@ from edgeserve.units import ns_to_s
 if TYPE_CHECKING:
     from edgeserve.live.config_reload import PreparedConfig
     from edgeserve.live.device_watch import DeviceWatch
+    from edgeserve.live.taps import GuardedTap
+    from edgeserve.tap import Tap
 
 log = logging.getLogger("edgeserve")
 
@@ -82,6 +85,7 @@ class RuntimeCore:
         progress: Progress | None = None,
         tracer_provider: Any = None,
         settle: Callable[[], None] = lambda: None,
+        taps: Sequence[Tap] = (),
     ) -> None:
         self.mailbox = Mailbox()
         self.unanswered: Set[RequestFuture] = set()
@@ -96,7 +100,11 @@ class RuntimeCore:
         self._lanes: Dict[str, LaneThread] = {}
         self._started: Optional[Started] = None
         self._served: Optional[Served] = None
-        self._taps: List[Tap] = []
+        self._taps: List[GuardedTap] = []
+        if taps:
+            from edgeserve.live.taps import guarded
+
+            self._taps += guarded(taps)
         self._on_step: List[OnStep] = []
         self._last_steps: Any = None
         self._tracer_provider = tracer_provider
@@ -127,11 +135,16 @@ class RuntimeCore:
             from edgeserve.ipc.endpoints import check_endpoint
 
             check_endpoint(config.server.endpoint, config.curve_secret_key_path)
-        raise_or_tell(problems, log.warning)
+        raise_or_tell(problems, lambda text: log.warning("%s", as_given(config.source, text)))
         if self._serve:
             learn_to_answer()
-        for tap in opened_taps(TapPlace(config, self._serve, self._tracer_provider, self._parent_of)):
-            self._taps.append(tap)  # each at once: where the next cannot be opened, those before are closed
+        ours = asked_taps(config, self._serve, self._tracer_provider)
+        if ours:
+            from edgeserve.live.taps import TapPlace, guarded
+
+            place = TapPlace(config, self._serve, self._tracer_provider, self._parent_of)
+            for name in ours:  # one at a time: where the next cannot be opened, those before are closed
+                self._taps += guarded([plug_in(name)(place)])
         lanes = make_lanes(config, self.mailbox, clock_ns)
         for lane in lanes.values():
             lane.start()
@@ -143,11 +156,11 @@ class RuntimeCore:
         self._serve_with(
             assemble(config, self.validators, profiles, started, lanes, self.mailbox, self.early, self.on_device_lost)
         )
-        log_fits(self.scheduler.state, [problem.app for problem in problems])
+        log_fits(self.scheduler.state, [problem.app for problem in problems], config.source)
         if recorded:
             self.world.history = plug_in("history")(recorded)
         for tap in self._taps:
-            tap.begin({**started._asdict(), "profiles": profiles})
+            tap.begin(config, {**started._asdict(), "profiles": profiles})
             self._on_step.append(tap.tap)
         if self._serve:
             from edgeserve.live.gateway import Gateway  # opens a socket library that an embedded runtime spares
@@ -221,7 +234,7 @@ class RuntimeCore:
         self._settle()
         for request in held:
             self.mailbox.post(request)
-        log_fits(self.scheduler.state, [problem.app for problem in prepared.problems])
+        log_fits(self.scheduler.state, [problem.app for problem in prepared.problems], self.config.source)
         told(None)
 
     def _unload(self, engines: Mapping[Tuple[str, str], Engine]) -> None:

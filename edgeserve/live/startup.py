@@ -29,7 +29,7 @@ from typing import (
 import numpy as np
 
 from edgeserve.config.profile_record import Profile
-from edgeserve.config.python_names import GIVEN_IN_PYTHON, in_python
+from edgeserve.config.python_names import as_given
 from edgeserve.config.schema import AppConfig, Config, ModelConfig
 from edgeserve.engines import check_streams, lane_info, make_engine
 from edgeserve.engines.base import (
@@ -84,10 +84,9 @@ def naming_file(source: str) -> Iterator[None]:
         raise
     except (ConfigError, EngineError, ProfileError) as error:
         text = str(error)
-        if source == GIVEN_IN_PYTHON:
-            told = in_python(text)
-        else:
-            told = text if source.startswith("(") or source in text else f"{source}: {text}"
+        told = as_given(source, text)
+        if not source.startswith("(") and source not in text:
+            told = f"{source}: {text}"
         if told == text:
             raise
         raise type(error)(told) from error
@@ -324,7 +323,7 @@ class Starter:
             )
             how = "measured a few runs of each batch size at start; run 'edgeserve profile'"
         except ExampleUnknown as unknown:
-            why = in_python(str(unknown)) if self._config.source == GIVEN_IN_PYTHON else unknown
+            why = as_given(self._config.source, str(unknown))
             how = f"{format_duration(ASSUMED_NS)} is assumed until it has run ({why})"
         if lane in item.missing or not self._is_timed(model, lane, sizes):
             runs_of = {size: runs[1:] or runs for size, runs in times.items()}
@@ -389,11 +388,11 @@ class Starter:
         dear = dear_changes(changes)
         if dear:
             log.warning(
-                "model %s on lane %s is %s. Fewer sizes in [model.%s] batch change less often",
+                "model %s on lane %s is %s. Fewer sizes in %s change less often",
                 model.name,
                 lane,
                 dear,
-                model.name,
+                as_given(self._config.source, f"[model.{model.name}] batch"),
             )
 
     def _tell_turns(self, model: ModelConfig, device: str) -> None:
@@ -448,13 +447,12 @@ class Starter:
         sizes = check.sizes()
         if sizes != model.batch:
             log.warning(
-                "model %s runs in batches of %s, and not of %s as configured: %s. [model.%s] batch_tolerance accepts "
-                "what is meant so",
+                "model %s runs in batches of %s, and not of %s as configured: %s. %s accepts what is meant so",
                 model.name,
                 list(sizes),
                 list(model.batch),
                 check.why,
-                model.name,
+                as_given(self._config.source, f"[model.{model.name}] batch_tolerance"),
             )
             others = self._started.sizes.get(model.name, sizes)
             self._started.sizes[model.name] = min(sizes, others, key=lambda left: (left[-1], len(left)))

@@ -30,7 +30,7 @@ _TEXT: Set[type] = {str}
 
 NO_STREAM = (
     "model {model!r} returned a state for the next request of the stream, and this request names none: name a stream, "
-    "or set [app.{app}] stream = 'optional' where requests stand alone"
+    "or set stream = 'optional' for app {app!r} where requests stand alone"
 )
 
 

@@ -103,7 +103,7 @@ class SpanExport:
                     parents[event.request.id] = parent
         self._steps.append((now_ns, events, actions, parents or _NO_PARENTS))
 
-    def begin(self, start: Mapping[str, Any]) -> None:
+    def begin(self, config: Config, start: Mapping[str, Any]) -> None:
         """Spans need nothing of a start."""
 
     def change(self, config: Config) -> None:
@@ -147,7 +147,7 @@ class SpanExport:
 
 def opened(place: Any) -> Optional[SpanExport]:
     """The export that a program's provider, or the standard variables of a server, ask for; ``place``:
-    :class:`~edgeserve.live.plug_ins.TapPlace`. Raises :class:`ConfigError` where a program's packages are missing; a
+    :class:`~edgeserve.live.taps.TapPlace`. Raises :class:`ConfigError` where a program's packages are missing; a
     variable may be meant for others, so that there it is a warning."""
     given = place.tracer_provider
     if given is None and not (place.serve and is_asked_for(os.environ)):

@@ -70,7 +70,7 @@ class Recorder:
         # Unsorted: the order of lanes and models in a configuration is part of it.
         self._write(json.dumps({"format": FORMAT, **start}, separators=(",", ":")))
 
-    def begin(self, start: Mapping[str, Any]) -> None:
+    def begin(self, config: Config, start: Mapping[str, Any]) -> None:
         """Write the first line of a server, from what its scheduler was built from."""
         inputs = {name: start[name] for name in ("footprints", "resident", "measured", "sequences", "sizes")}
         self._write_start(start_of(**inputs, profiled=parts_of(start["profiles"])))
@@ -110,7 +110,7 @@ class Recorder:
 
 
 def opened(place: Any) -> Recorder:
-    """The recording that ``[server] record`` asks for; ``place``: :class:`~edgeserve.live.plug_ins.TapPlace`."""
+    """The recording that ``[server] record`` asks for; ``place``: :class:`~edgeserve.live.taps.TapPlace`."""
     return Recorder(os.path.join(place.config.directory, place.config.server.record), None)
 
 

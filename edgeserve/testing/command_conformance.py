@@ -1,4 +1,4 @@
-"""The contract of a command as tests: subclass once per command, say how it is run, run pytest.
+"""The contract of a command as tests: subclass once per command, give its verb, run pytest.
 
 What a command does is its own tests' business; this suite asks whether a person or a script can rely on its options,
 its exit status and its JSON.
@@ -7,6 +7,8 @@ its exit status and its JSON.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import json
 import os
 import re
@@ -14,6 +16,7 @@ from typing import Any, List, NamedTuple, Sequence, Set
 
 import pytest
 
+from edgeserve import cli
 from edgeserve.errors import nearest
 
 STATUS = re.compile(r"(?<![\w.])(\d+):")
@@ -29,8 +32,10 @@ class Ran(NamedTuple):
 
 
 class CommandConformance:
-    """A command that keeps its promises. ``words`` are the arguments of a run that ends by itself."""
+    """A command that keeps its promises: ``edgeserve VERB``, of this package or installed by another one. ``words``
+    are the arguments of a run that ends by itself."""
 
+    verb = ""
     words: Sequence[str] = ()
     missing: Sequence[str] = ()
     """Arguments that name a file or a server ``absent``, which is not there; empty for a command that reads none."""
@@ -40,11 +45,20 @@ class CommandConformance:
 
     def parser(self) -> argparse.ArgumentParser:
         """The command's parser with all its arguments."""
-        raise NotImplementedError
+        return cli.verb_parser(self.verb)[0]
+
+    def command(self) -> List[str]:
+        """The words before the arguments."""
+        return [self.verb]
 
     def run(self, words: Sequence[str]) -> Ran:
         """Run the command with these arguments; a ``SystemExit`` is an end with its status."""
-        raise NotImplementedError
+        with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
+            try:
+                status = cli.main([*self.command(), *words])
+            except SystemExit as end:
+                status = int(end.code or 0)
+        return Ran(status, out.getvalue(), err.getvalue())
 
     def options(self) -> List[str]:
         """The long names of the command's options, without ``--help``."""

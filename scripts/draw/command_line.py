@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import sys
 from pathlib import Path
 from typing import Dict, List
@@ -26,9 +25,7 @@ def parts() -> Dict[str, str]:
 
 def command(verb: str) -> str:
     """One command: what it does, its exit status, and a row per argument."""
-    parser = cli.verb_parser(verb)
-    importlib.import_module(cli.VERBS[verb].module).add_arguments(parser)
-    return _section(parser, "##")
+    return _section(cli.verb_parser(verb)[0], "##")
 
 
 def front_command(name: str) -> str:

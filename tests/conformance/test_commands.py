@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import importlib
-import io
 from typing import Any, Iterator, List, Sequence
 
 import pytest
@@ -47,30 +44,14 @@ def endpoint() -> Iterator[str]:
 class VerbConformance(CommandConformance):
     """A verb of ``edgeserve``, in a folder with ``edge.toml`` and, for ``ENDPOINT``, a running server."""
 
-    verb = ""
-
     @pytest.fixture(autouse=True)
     def _with_files(self, tmp_path: Any, request: pytest.FixtureRequest, _in_an_empty_folder: None) -> None:
         (tmp_path / "edge.toml").write_text(EDGE)
         (tmp_path / "scenario.toml").write_text(SCENARIO)
         self.endpoint = request.getfixturevalue("endpoint") if "ENDPOINT" in self.words else ""
 
-    def parser(self) -> Any:
-        parser = cli.verb_parser(self.verb)
-        importlib.import_module(cli.VERBS[self.verb].module).add_arguments(parser)
-        return parser
-
     def run(self, words: Sequence[str]) -> Ran:
-        given = [self.endpoint if word == "ENDPOINT" else word for word in words]
-        with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
-            try:
-                status = cli.main([*self.command(), *given])
-            except SystemExit as end:
-                status = int(end.code or 0)
-        return Ran(status, out.getvalue(), err.getvalue())
-
-    def command(self) -> List[str]:
-        return [self.verb]
+        return super().run([self.endpoint if word == "ENDPOINT" else word for word in words])
 
 
 SERVER = ("--endpoint", "ENDPOINT")

@@ -60,6 +60,7 @@ HARMLESS = {
     "was_started",
     "configuration",
     "config",
+    "taps",
     "tracer_provider",
 } | {
     "endpoint",

@@ -11,7 +11,7 @@ import pytest
 import edgeserve
 from edgeserve import cli
 from edgeserve.commands import doctor, simulate
-from edgeserve.errors import ConfigError, EngineError
+from edgeserve.errors import ConfigError
 from edgeserve.sched.policies import POLICIES
 
 POLICY = """
@@ -111,8 +111,8 @@ def test_it_is_simulated_beside_others(home, capsys):
 @pytest.mark.parametrize(
     ("kind", "error", "says"),
     [
-        ("quiet:Loud", EngineError, "module 'quiet' cannot be imported"),
-        ("loud:Missing", EngineError, "has no function or class 'Missing'"),
+        ("quiet:Loud", ConfigError, "module 'quiet' cannot be imported"),
+        ("loud:Missing", ConfigError, "has no function or class 'Missing'"),
         ("loud:Silent", ConfigError, r"'loud:Silent' has no bid\(\); every policy needs one"),
         (
             "loud:Short",

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import logging
 import os
 import re
 import signal
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional
 
@@ -19,7 +21,7 @@ from serving import wait_until
 
 from edgeserve import App, AsyncRuntime, Client, Model, Node, Runtime, cli
 from edgeserve.engine import Batch, Engine, Footprint, Parts, Result
-from edgeserve.errors import ConfigError, EdgeServeError, EngineError, Failed
+from edgeserve.errors import BadInput, ConfigError, EdgeServeError, EngineError, Failed, RequestError
 from edgeserve.python_file import names_runtime, runtime_at
 
 SLO_MS = 30_000
@@ -365,3 +367,33 @@ def test_a_program_that_is_started_names_functions_of_its_own(process: bool, tmp
     )
     assert done.stdout == "ababab\n", done.stderr
     assert re.findall("begun .*", done.stderr) == ["begun __main__"] + ["begun itself"] * process
+
+
+def test_what_is_said_of_an_app_in_python_names_no_table_of_a_file(caplog: pytest.LogCaptureFixture) -> None:
+    """Warnings of the start, and errors of requests."""
+    runtime = Runtime(
+        models={"add": Model(Adder, expected={1: "50ms"}), "slow": Model(lambda inputs: time.sleep(0.2) or {"y": 1})},
+        apps={
+            "short": App("add", slo="10ms"),
+            "few": App("slow", slo="20s", pending_max=1),
+            "newest": App("slow", slo="20s", stream="newest_wins"),
+        },
+        lanes={"host": {"threads": 1024}},
+    )
+    said: List[str] = []
+    with runtime:
+        with pytest.raises(BadInput) as error:
+            runtime.submit("few", {}, stream="camera")
+        said.append(str(error.value))
+        futures = [runtime.submit(app, {}, stream="s" if app == "newest" else None) for app in ("few", "newest") * 3]
+        for future in futures:
+            try:
+                future.result(20)
+            except RequestError as failed:
+                said.append(str(failed))
+    warnings = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert any("apps['short'] slo" in text for text in warnings) and any(
+        "lanes['host'] threads" in text for text in warnings
+    )
+    assert any("pending_max" in text for text in said) and any("newest_wins" in text for text in said[1:])
+    assert [text for text in [*warnings, *said] if re.search(r"\[\[?(app|model|lane|device|policy)[.]\w", text)] == []

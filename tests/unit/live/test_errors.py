@@ -97,4 +97,4 @@ def test_other_ends_have_an_id_and_no_numbers() -> None:
         error = refusal("read", outcome, "queue_full", 9)
         assert type(error) is kind
         assert (error.id, getattr(error, "expected_ms", None), getattr(error, "slo_ms_min", None)) == (9, None, None)
-    assert "[app.read] pending_max" in str(refusal("read", "rejected", "queue_full", 9))
+    assert "its pending_max" in str(refusal("read", "rejected", "queue_full", 9))
