@@ -49,10 +49,6 @@ SLIGHT: Final = 0.25
 K_SHARE: Final = 0.1
 """K, as a share of the SLO (``combined``: .2 and .4 cost robot up to 5 points)."""
 
-SLOWER: Final = 1.5
-"""The slack counts at least so many times the steps that are still expected: others join, and answers are longer than
-that."""
-
 LATER: Final = 0.98
 """A batch can wait until 2 % of what it brings is lost: what is lost at each decision is lost again and again."""
 
@@ -371,7 +367,7 @@ class Steps(Source):
             worth = answer.worth
             room_ns = answer.due_ns - at_ns - before_ns
             remaining = answer.remaining()
-            own_slack_ns = room_ns - round(max(SLOWER, pace) * remaining * step_ns)
+            own_slack_ns = room_ns - round(pace * remaining * step_ns)
             if request.successor_ns is not None:
                 begin_by_ns = request.begin_by_ns(board.now_ns)
                 if begin_by_ns is not None:
