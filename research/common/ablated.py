@@ -22,6 +22,7 @@ from edgeserve.sched.latency.lane_gaps import DispatchGap
 from edgeserve.sched.latency.path_cost import AppCosts
 from edgeserve.sched.latency.window import Window
 from edgeserve.sched.plan import (
+    answers,
     candidate,
     choose,
     companies,
@@ -270,6 +271,7 @@ MECHANISMS: Tuple[Mechanism, ...] = (
             Part(PlainModels, "smaller", says([])),
             Part(Unequal, "smaller", says([])),
             Part(Members, "smaller", says([])),
+            Part(Steps, "smaller", says([])),
         ),
     ),
     Mechanism(
@@ -337,6 +339,7 @@ MECHANISMS: Tuple[Mechanism, ...] = (
     Mechanism("plan: stop when enough", "plan/members.py", (Part(Members, "_is_enough", says(False)),)),
     # --- plan: answers of language models
     Mechanism("plan: order of answers", "plan/steps.py", (Part(steps, "_in_order", by_arrival),)),
+    Mechanism("plan: pace of answers", "plan/answers.py", settings=(Setting(answers, "PACE_MAX", 1.0),)),
     Mechanism("plan: turns of clients", "plan/steps.py", (Part(steps, "_in_turns", lambda table, fresh: fresh),)),
     Mechanism(
         "plan: how many join",

@@ -537,6 +537,8 @@ BUGS: Tuple[Bug, ...] = (
     Bug("noise-is-a-law", "plan/input_spread.py", "apart > SPREAD * SPREAD * (count + DOUBT)", "apart > 0.0", unit("plan/law")),
     Bug("members-have-no-price", "plan/members.py", "            if gain - cost > best:\n                best, query.planned = gain - cost, subset",
         "            if gain > best:\n                best, query.planned = gain, subset", unit("plan/members")),
+    Bug("prompts-are-read-all-at-once", "plan/steps.py", "if least < size < len(candidate.jobs):", "if False:", unit("plan/steps")),
+    Bug("answers-never-wait-for-others", "plan/answers.py", "self.paces[key] = KEEP * self.paces", "before = KEEP * self.paces", unit("plan/steps")),
     Bug("a-turn-is-expected-to-take-all-steps", "plan/steps.py", "answers.before_ns + steps * answers.step_ns,", "whole_ns,", unit("plan/steps")),
     Bug("what-clients-cancel-counts-as-given-up", "plan/lane_plan.py", "if job.request.state == DROPPED and", "if job.request.ended and", unit("plan/lane_price")),
     Bug("a-lone-batch-teaches-the-price", "plan/lane_plan.py", "first.takes_ns if is_choice else None", "first.takes_ns", unit("plan/lane_price")),

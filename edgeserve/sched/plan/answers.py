@@ -13,7 +13,7 @@ from edgeserve.sched.latency.window import Window
 from edgeserve.sched.plan.candidate import weight_of
 from edgeserve.sched.policies.common.job_queue import JobQueue
 from edgeserve.sched.policy_api.board import Board
-from edgeserve.sched.requests.states import Job
+from edgeserve.sched.requests.states import DONE, Job
 from edgeserve.sched.requests.worth import each_ns
 from edgeserve.sched.resources.lanes import Work
 
@@ -25,6 +25,9 @@ PREFILL_STEPS: Final = 2.0
 
 PREFILL_MAX: Final = 16.0
 """Steps that reading prompts is believed to take at most: an outlier teaches no more."""
+
+PACE_MAX: Final = 16.0
+"""The pace of answers is at most this, so that one long break teaches no more."""
 
 KEEP: Final = 0.8
 """The weight that a mean keeps at each new number."""
@@ -181,23 +184,32 @@ def kept_of(answers: Sequence[AnswerProgress], from_ns: int, step_ns: int) -> Li
 
 class Answers:
     """Answers that share a batch, weighted, as a function of when the batch starts, at ``starts_ns`` as things are:
-    ``before_ns`` pass before its first step, of which each takes ``step_ns``."""
+    ``before_ns`` pass before its first step, of which each takes ``step_ns``, and ``paced_ns`` with what runs between
+    two of them."""
 
-    __slots__ = ("answers", "weights", "starts_ns", "before_ns", "step_ns")
+    __slots__ = ("answers", "weights", "starts_ns", "before_ns", "step_ns", "paced_ns")
 
     def __init__(
-        self, answers: Sequence[AnswerProgress], weights: Sequence[float], starts_ns: int, before_ns: int, step_ns: int
+        self,
+        answers: Sequence[AnswerProgress],
+        weights: Sequence[float],
+        starts_ns: int,
+        before_ns: int,
+        step_ns: int,
+        paced_ns: int,
     ) -> None:
         self.answers = answers
         self.weights = weights
         self.starts_ns = starts_ns
         self.before_ns = before_ns
         self.step_ns = step_ns
+        self.paced_ns = paced_ns
 
     def value(self, start_ns: int) -> float:
-        """The weights that are expected in time if the batch starts at ``start_ns``."""
+        """The weights that are expected in time if the batch starts at ``start_ns`` and others go on between its
+        steps."""
         total = 0.0
-        for weight, kept in zip(self.weights, kept_of(self.answers, start_ns + self.before_ns, self.step_ns)):
+        for weight, kept in zip(self.weights, kept_of(self.answers, start_ns + self.before_ns, self.paced_ns)):
             total += weight * kept
         return total
 
@@ -257,13 +269,16 @@ class AnswerTable:
 
 
 class StepTimes:
-    """The times of steps and prompts. Batches that read prompts teach the time of reading beyond their steps."""
+    """The times of steps and prompts, and the pace of answers. Batches that read prompts teach the time of reading
+    beyond their steps; how long answers waited for their next batch teaches the pace."""
 
-    __slots__ = ("prefills", "_reading")
+    __slots__ = ("prefills", "paces", "_reading", "_paused_ns")
 
     def __init__(self) -> None:
         self.prefills: Dict[Tuple[str, str], float] = {}  # (model, lane) -> in steps of as many sequences
+        self.paces: Dict[Tuple[str, str], float] = {}  # (model, lane) -> times as long as its steps an answer takes
         self._reading: Dict[int, int] = {}  # work -> prompts that it reads
+        self._paused_ns: Dict[Tuple[str, str], int] = {}  # (model, lane) -> when answers began to wait for a batch
 
     def step_ns(self, latency: BatchTime, count: int) -> int:
         """One step of so many sequences."""
@@ -284,11 +299,19 @@ class StepTimes:
     def ended(self, work: Work, took_ns: int, board: Board) -> None:
         """A batch is over; ``took_ns`` 0: it tells nothing."""
         count = self._reading.pop(work.id, 0)
-        if not count or not took_ns:
+        key = (work.model, work.lane.name)
+        paused_ns = self._paused_ns.pop(key, None)
+        if not took_ns:
+            return
+        if paused_ns is not None:
+            times = max(1.0, min(PACE_MAX, (board.now_ns - paused_ns) / took_ns))
+            self.paces[key] = KEEP * self.paces.get(key, 1.0) + (1.0 - KEEP) * times
+        if [job for job in work.jobs if job.state != DONE]:
+            self._paused_ns[key] = board.now_ns
+        if not count:
             return
         latency = work.lane.models[work.model]
         more = (took_ns - work.steps * self.step_ns(latency, work.size)) / self.step_ns(latency, count)
-        key = (work.model, work.lane.name)
         before = self.prefills.get(key, PREFILL_STEPS)
         self.prefills[key] = KEEP * before + (1.0 - KEEP) * max(-PREFILL_MAX, min(PREFILL_MAX, more))
 

@@ -49,9 +49,6 @@ SLIGHT: Final = 0.25
 K_SHARE: Final = 0.1
 """K, as a share of the SLO (``combined``: .2 and .4 cost robot up to 5 points)."""
 
-SLOWER: Final = 1.5
-"""The slack counts so many times the steps that are still expected: others join, and answers are longer than that."""
-
 LATER: Final = 0.98
 """A batch can wait until 2 % of what it brings is lost: what is lost at each decision is lost again and again."""
 
@@ -361,6 +358,7 @@ class Steps(Source):
             turns = sum([board.prefill_turns(answer.job) for answer in chosen if not answer.job.has_state])
         before_ns = turns * step_ns or self._times.prefill_ns(latency, reading)
         prompt_ns = before_ns / max(1, reading)
+        pace = self._times.paces.get((table.model, lane.name), 1.0)
         worths: List[float] = []
         gain, urgency, slack_ns, k_ns = 0.0, 0.0, 0, 1
         for answer, kept in zip(chosen, kept_of(chosen, at_ns + before_ns, step_ns)):
@@ -369,7 +367,7 @@ class Steps(Source):
             worth = answer.worth
             room_ns = answer.due_ns - at_ns - before_ns
             remaining = answer.remaining()
-            own_slack_ns = room_ns - round(SLOWER * remaining * step_ns)
+            own_slack_ns = room_ns - round(pace * remaining * step_ns)
             if request.successor_ns is not None:
                 begin_by_ns = request.begin_by_ns(board.now_ns)
                 if begin_by_ns is not None:
@@ -395,19 +393,36 @@ class Steps(Source):
             max(0, slack_ns),
             k_ns,
             best_class([answer.job for answer in chosen]),
-            Answers(chosen, worths, at_ns, before_ns, step_ns),
+            Answers(chosen, worths, at_ns, before_ns, step_ns, round(pace * step_ns)),
         )
         turn.press = -math.log(max(URGENCY_MIN, urgency))
         return turn
 
+    def smaller(self, candidate: Candidate, lane: Lane, at_ns: int, board: Board) -> Sequence[Candidate]:
+        """Fewer answers: fewer prompts are read, and each step is shorter."""
+        answers = candidate.detail
+        assert isinstance(answers, Answers)
+        table, latency = self._tables[candidate.model], lane.models[candidate.model]
+        bound = sum([answer.job.lane == lane.name for answer in answers.answers])
+        least = bound if bound < len(candidate.jobs) else 0  # the bound ones alone are an offer already
+        found: List[Candidate] = []
+        for size in latency.sizes:
+            if least < size < len(candidate.jobs):
+                item = self._turn(table, answers.answers[:size], lane, at_ns, board)
+                item.press = min(item.press, candidate.press)
+                found.append(item)
+        return found
+
     def wait_ns(self, candidate: Candidate) -> int:
-        """The time until 2 % of the answers' worth per step is lost."""
+        """The time until 2 % of the answers' worth per step is lost, at the pace at which they got the lane lately.
+        (Their worth is that of the lane's next steps: at that pace, too, a model that loses would count less, and get
+        nothing.)"""
         answers = candidate.detail
         if candidate.is_critical or not isinstance(answers, Answers):
             return super().wait_ns(candidate)
         at_ns = answers.starts_ns
         rates = [worth / answer.remaining() for answer, worth in zip(answers.answers, answers.weights)]
-        per_step = Answers(answers.answers, rates, at_ns, answers.before_ns, answers.step_ns)
+        per_step = Answers(answers.answers, rates, at_ns, answers.before_ns, answers.step_ns, answers.paced_ns)
         low_ns, high_ns = 0, round(candidate.k_ns / K_SHARE)
         whole = LATER * per_step.value(at_ns)
         kept_ns, lost_ns = 0, high_ns  # known bounds: it can wait for the first, and not for the second

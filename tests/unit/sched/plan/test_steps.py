@@ -178,6 +178,43 @@ def test_a_step_at_a_time_runs_while_others_of_its_class_wait():
     assert batch_of(world) == [1] and world.work().steps_max == 1, "the frame has time, the answer has not"
 
 
+@pytest.mark.parametrize(("slo", "begun"), [("60ms", [12, 13, 14]), ("400ms", [12, 13, 14, 15])])
+def test_fewer_prompts_are_read_at_once_beside_critical_requests(slo, begun):
+    """Four answers begin with 108 ms, three with 84; a critical request every 30 ms takes 2."""
+    loop = {"loop": {"model": "loop", "slo": slo, "class": "critical"}}
+    world = world_of(lm=LINEAR, models={"loop": {1: 2}}, apps=loop)
+    for at in range(0, 300, 30):
+        world.arrive("loop", at=at)
+        world.finish(at=at + 2)
+    world.arrive("loop", at=300)
+    ask(world, 20, 20, 20, 20, at=301)
+    world.finish(at=302)
+    assert batch_of(world) == begun
+
+
+@pytest.mark.parametrize(("breaks", "goes_first"), [(0, "patient"), (3, "chat")])
+def test_an_answer_that_others_interrupt_cannot_wait_as_long(breaks, goes_first):
+    """Twelve steps, each followed by so many urgent requests of 10 ms; then one that has time."""
+    world = world_of(
+        on_late="drop",
+        models={"now": {1: 10}, "m": {1: 10}},
+        apps={"now": {"model": "now", "slo": "25ms"}, "patient": {"model": "m", "slo": "400ms"}},
+    )
+    ask(world, 40, slo=1200)
+    at = 0
+    for _ in range(12):
+        at += 10
+        for place in range(breaks):
+            world.arrive("now", at=at - 1, slo=12 + 10 * place)
+        goes_on(world, at=at)
+        while batch_of(world) != [1]:
+            at += 10
+            world.finish(at=at)
+    world.arrive("patient", at=at + 9)
+    goes_on(world, at=at + 10)
+    assert world.work().model == {"patient": "m", "chat": "lm"}[goes_first]
+
+
 def test_frames_that_come_during_a_step_are_in_time_behind_it():
     """Answers of some 40 steps of 10 ms beside two cameras, one of them patient."""
     world = scenario_of(
