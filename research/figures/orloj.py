@@ -20,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # research/
 
 from lib import plots
 from replicate.orloj.cases import FACTORS
+from replicate.orloj.systems import SYSTEMS
 
 from edgeserve.sched.latency.batch_time import BatchTime
 from edgeserve.sched.latency.timings import timing_constant
@@ -45,9 +46,11 @@ def lengths() -> Lengths:
 
 
 def finish_rates() -> plots.Panel:
-    """A line per system of the stored replication, dots for the paper's columns."""
+    """A line per system of the stored replication that still exists, dots for the paper's columns."""
     with open(Path(plots.ROOT) / "research" / "results" / "replicate_orloj.json", encoding="utf-8") as file:
-        table = json.load(file)["tables"]["PA"]
+        stored = json.load(file)["tables"]["PA"]
+    known = {system.name for system in SYSTEMS}
+    table = {system: kinds for system, kinds in stored.items() if system in known}
     lines = []
     for index, (system, kinds) in enumerate(table.items()):
         colour = f"C{index % 10}"
