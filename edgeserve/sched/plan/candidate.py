@@ -53,8 +53,8 @@ class Candidate:
     and less the lane's price. ``trust`` is the share of its slack for which it may wait in a schedule. A critical
     batch has that many ``stages`` left, this one included: the most of any of its jobs. ``saves_ns`` is the lane time
     that a fuller batch would save if this one waited for what is expected; ``is_early``: it had better wait;
-    ``is_cheap``: it brings far less than the lane's price. ``full_ns``: the lane time of its jobs in full batches, where
-    a fuller one would save time; ``is_sparse``: that is far less than it takes.
+    ``is_cheap``: it brings far less than the lane's price. ``full_ns``: the lane time of its jobs in full batches,
+    where a fuller one would save time; ``is_sparse``: that is far less than it takes.
     """
 
     __slots__ = (

@@ -47,8 +47,8 @@ def weigh(candidate: Candidate, rooms: Rooms, gap_ns: int, price: float = 0.0) -
     """Set the worth per time of a candidate, which takes what a fuller batch would save besides, less the loss of
     critical requests, and less the ``price`` that others pay for the time: at least :data:`SPARED` of the rest. One
     that brings less than the price, and would save time by waiting, is early: it lets what brings more go first. One
-    that brings less than :data:`CHEAP` of the price is cheap: it goes where nothing else waits. One that is less full than
-    :data:`FULL`, and would save time by waiting, is sparse: it lets others go first while it can wait for them."""
+    that brings less than :data:`CHEAP` of the price is cheap: it goes where nothing else waits. One that is less full
+    than :data:`FULL`, and would save time by waiting, is sparse: it lets others go first while it can wait for them."""
     candidate.guarded = candidate.is_early = candidate.is_cheap = candidate.is_sparse = False
     takes_ns = candidate.takes_ns + candidate.saves_ns
     if candidate.is_critical:
