@@ -286,6 +286,7 @@ MECHANISMS: Tuple[Mechanism, ...] = (
     ),
     Mechanism("plan: tentative schedule", "plan/choose.py", (Part(choose, "_first", largest_index),)),
     Mechanism("plan: cheap work waits for others", "plan/choose.py", settings=(Setting(choose, "CHEAP", 0.0),)),
+    Mechanism("plan: what is not full waits while it can", "plan/choose.py", settings=(Setting(choose, "FULL", 0.0),)),
     Mechanism("plan: urgency", "plan/choose.py", (Part(choose, "_index", lambda item: item.value),)),
     Mechanism("plan: urgent before patient", "plan/choose.py", settings=(Setting(choose, "PATIENT", 10**9),)),
     # --- plan: plain and unequal work

@@ -53,7 +53,8 @@ class Candidate:
     and less the lane's price. ``trust`` is the share of its slack for which it may wait in a schedule. A critical
     batch has that many ``stages`` left, this one included: the most of any of its jobs. ``saves_ns`` is the lane time
     that a fuller batch would save if this one waited for what is expected; ``is_early``: it had better wait;
-    ``is_cheap``: it brings far less than the lane's price.
+    ``is_cheap``: it brings far less than the lane's price. ``full_ns``: the lane time of its jobs in full batches,
+    where a fuller one would save time; ``is_sparse``: that is far less than it takes.
     """
 
     __slots__ = (
@@ -75,8 +76,10 @@ class Candidate:
         "trust",
         "stages",
         "saves_ns",
+        "full_ns",
         "is_early",
         "is_cheap",
+        "is_sparse",
     )
 
     def __init__(
@@ -109,8 +112,8 @@ class Candidate:
         self.guarded = False
         self.trust = 1.0
         self.stages = stages_left(jobs) if self.is_critical else 1
-        self.saves_ns = 0
-        self.is_early = self.is_cheap = False
+        self.saves_ns = self.full_ns = 0
+        self.is_early = self.is_cheap = self.is_sparse = False
         self.detail = detail  # what the source needs to make the bid
 
     def wait(self, more_ns: int) -> None:

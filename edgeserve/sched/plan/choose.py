@@ -35,6 +35,10 @@ CHEAP: Final = 0.5
 """A batch that brings less than this share of the lane's price goes where nothing else waits: the lane's time has a
 better use. (``shapes``, seeds 1000 to 1023, load 1 and 2: 86.1 and 66.2 % of the value without, 86.9 and 68.4 so.)"""
 
+FULL: Final = 0.7
+"""A batch whose jobs take less than this share of its lane time in full batches, what a fuller one would save counted,
+lets others go first while it can wait for them: the lane falls behind long before anything is given up for it."""
+
 PATIENT: Final = 16
 """A batch that can wait so many times as long as the most urgent one lets it go first."""
 
@@ -43,8 +47,9 @@ def weigh(candidate: Candidate, rooms: Rooms, gap_ns: int, price: float = 0.0) -
     """Set the worth per time of a candidate, which takes what a fuller batch would save besides, less the loss of
     critical requests, and less the ``price`` that others pay for the time: at least :data:`SPARED` of the rest. One
     that brings less than the price, and would save time by waiting, is early: it lets what brings more go first. One
-    that brings less than :data:`CHEAP` of the price is cheap: it goes where nothing else waits."""
-    candidate.guarded = candidate.is_early = candidate.is_cheap = False
+    that brings less than :data:`CHEAP` of the price is cheap: it goes where nothing else waits. One that is less full
+    than :data:`FULL`, and would save time by waiting, is sparse: it lets others go first while it can wait for them."""
+    candidate.guarded = candidate.is_early = candidate.is_cheap = candidate.is_sparse = False
     takes_ns = candidate.takes_ns + candidate.saves_ns
     if candidate.is_critical:
         candidate.value = candidate.gain / takes_ns
@@ -60,7 +65,15 @@ def weigh(candidate: Candidate, rooms: Rooms, gap_ns: int, price: float = 0.0) -
     value = gain / takes_ns
     candidate.value = max(value - price, SPARED * value) if value > 0.0 else value
     candidate.is_cheap = candidate.gain < CHEAP * price * takes_ns
-    candidate.is_early = candidate.saves_ns > 0 and candidate.gain < price * takes_ns
+    if candidate.saves_ns:
+        candidate.is_early = candidate.gain < price * takes_ns
+        candidate.is_sparse = candidate.full_ns < FULL * takes_ns
+
+
+def _can_wait_for(others: Sequence[Candidate], item: Candidate, gap_ns: int) -> bool:
+    """True if one of the others brings more per time, and the item is in time behind it."""
+    wait_ns = item.source.wait_ns(item)
+    return bool([other for other in others if other.value > item.value and other.takes_ns + gap_ns <= wait_ns])
 
 
 class Scheduled(NamedTuple):
@@ -83,6 +96,10 @@ def choose(
         best = max(others)
         able = [item for item in able if not item.is_early or item.value > best]
     able = [item for item in able if not item.is_cheap] or able
+    if len(able) > 1:
+        ready = [item for item in able if not item.is_sparse]
+        if len(ready) < len(able):
+            able = [item for item in able if not item.is_sparse or not _can_wait_for(ready, item, gap_ns)]
     if able:
         return able[0] if len(able) == 1 else _first(able, gap_ns, behind)
     if foreground:

@@ -204,25 +204,25 @@ class LanePlan(Policy):
             rooms = rooms.of_those_to_come()  # the waiting ones are in the schedule
         price = self._prices.of(lane) if self._prices.any else 0.0
         most: Dict[str, int] = {}  # by model: jobs that wait
-        for item in offers if price else ():
+        for item in offers:
             most[item.model] = max(len(item.jobs), most.get(item.model, 0))
         more: List[Candidate] = []
         for item in offers:
-            item.saves_ns = _saves_ns(item, most[item.model], rooms.most_ns, lane, board) if price else 0
+            _see_fuller(item, most[item.model], rooms.most_ns, lane, board)
             weigh(item, rooms, gap_ns, price)
             if item.guarded and item.priority_class in ORDINARY:
                 source = item.source
                 assert isinstance(source, Source)
                 more += source.smaller(item, lane, at_ns, board)
         for item in more:
-            item.saves_ns = _saves_ns(item, most[item.model], rooms.most_ns, lane, board) if price else 0
+            _see_fuller(item, most[item.model], rooms.most_ns, lane, board)
             weigh(item, rooms, gap_ns, price)
         offers += more
         if board.passed_ns:
             for item in offers:
                 if item.priority_class in ORDINARY and _passed_over(item, board):
                     item.value *= PASSED_FACTOR
-                    item.is_early = item.is_cheap = False
+                    item.is_early = item.is_cheap = item.is_sparse = False
         return choose(offers, gap_ns, lambda item: behind(item, lane, at_ns, board))
 
     def next_wakeup_ns(self, board: Board) -> int | None:
@@ -255,6 +255,13 @@ def behind(candidate: Candidate, lane: Lane, at_ns: int, board: Board) -> Sequen
     return source.behind(candidate, lane, at_ns, board)
 
 
+def _see_fuller(candidate: Candidate, waiting: int, most_ns: int, lane: Lane, board: Board) -> None:
+    """Set what a candidate would gain by being fuller."""
+    candidate.saves_ns = _saves_ns(candidate, waiting, most_ns, lane, board)
+    if candidate.saves_ns:
+        candidate.full_ns = len(candidate.jobs) * board.latency(candidate.model, lane.name).share_ns
+
+
 def _saves_ns(candidate: Candidate, waiting: int, most_ns: int, lane: Lane, board: Board) -> int:
     """The lane time that one batch with what is expected while a candidate can wait, and what is ``waiting`` already,
     would save beside two. Critical requests leave the lane ``most_ns`` at most, so that no larger batch will run."""
@@ -266,14 +273,30 @@ def _saves_ns(candidate: Candidate, waiting: int, most_ns: int, lane: Lane, boar
     if not candidate.is_critical:
         wait_ns = source.wait_ns(candidate)
         largest = max([size for size in latency.sizes if latency.slowest_ns[size] <= most_ns], default=0)
-    apps = {job.request.app.name: job.request.app for job in candidate.jobs}
-    rate = sum([app.recent.per_ns(board.now_ns) for app in apps.values()])
-    more = min(float(largest - count), waiting - count + rate * max(0, wait_ns))
+    more = min(float(largest - count), waiting - count + _expected(candidate.jobs, wait_ns, board))
     if more <= 0.0:
         return 0
     then, times_ns, size_for = max(1, int(more)), latency.likely_ns, latency.size_for
     saved_ns = times_ns[size_for[count]] + times_ns[size_for[then]] - times_ns[size_for[count + then]]
     return max(0, round(min(1.0, more) * saved_ns))
+
+
+def _expected(jobs: Sequence[Job], wait_ns: int, board: Board) -> float:
+    """The number of requests that are expected within some time and could join these: of frames that end the one
+    before, one of each other stream."""
+    requests: Dict[str, List[RequestRecord]] = {}  # of each app
+    for job in jobs:
+        requests.setdefault(job.request.app.name, []).append(job.request)
+    total = 0.0
+    for found in requests.values():
+        last = found[-1]
+        rate = last.app.recent.per_ns(board.now_ns)
+        come = rate * max(0, wait_ns)
+        if last.successor_ns is not None:
+            streams = round(rate * (last.successor_ns[1] - last.arrival_ns))
+            come = min(come, max(0.0, streams - len(found)))
+        total += come
+    return total
 
 
 def _passed_over(candidate: Candidate, board: Board) -> bool:

@@ -46,12 +46,19 @@ def made(
 
 
 def first_of(
-    candidates: List[Candidate], rooms: Rooms = NO_ROOMS, gap: float = 0.0, price: float = 0.0, saves: float = 0.0
+    candidates: List[Candidate],
+    rooms: Rooms = NO_ROOMS,
+    gap: float = 0.0,
+    price: float = 0.0,
+    saves: float = 0.0,
+    full: float = 1000.0,
 ) -> str:
-    """The model of the one that goes first; the first candidate would save so many milliseconds by waiting."""
+    """The model of the one that goes first; the first candidate would save so many milliseconds by waiting, and its
+    jobs take so many in ``full`` batches."""
     gap_ns = round(gap * NS_PER_MS)
     for item in candidates:
-        item.saves_ns = round(saves * NS_PER_MS) if item is candidates[0] else 0
+        if item is candidates[0]:
+            item.saves_ns, item.full_ns = round(saves * NS_PER_MS), round(full * NS_PER_MS)
         weigh(item, rooms, gap_ns, price)
     found = choose(candidates, gap_ns)
     return "" if found is None else found.model
@@ -161,6 +168,17 @@ def test_background_work_goes_where_nothing_else_is_there():
     assert first_of([idle, made("a", 10, 1, 500)]) == "a"
     assert first_of([idle]) == "index"
     assert first_of([]) == ""
+
+
+@pytest.mark.parametrize(
+    ("slack", "full", "brings", "first"),
+    [(60, 6, 20, "dense"), (10, 6, 20, "partial"), (60, 12, 20, "partial"), (60, 6, 2, "partial")],
+    ids=["it can wait", "it would be late", "it is nearly full", "the other brings less"],
+)
+def test_a_batch_that_could_be_fuller_lets_others_go_first_while_it_can_wait(slack, full, brings, first):
+    """One of 10 ms would save 5; its jobs take 6 or 12 in full batches."""
+    assert first_of([made("partial", 10, 9, slack), made("dense", 20, brings, 500)], saves=5, full=full) == first
+    assert first_of([made("partial", 10, 9, slack)], saves=5, full=full) == "partial", "nothing else waits"
 
 
 @pytest.mark.parametrize("priority_class", ["normal", "critical"])

@@ -13,6 +13,7 @@ from edgeserve.sched.plan.lane_price import LanePrices
 ROBOTS = """
 import json
 from bench import heldout
+from edgeserve.sched.plan import choose
 from edgeserve.sched.plan.lane_price import LanePrices
 from common.heldout_mixes import draw_mix
 def run():
@@ -20,9 +21,11 @@ def run():
     return found.value, found.apps, found.digest
 priced = run()
 LanePrices.of = lambda prices, lane: 0.0
+choose.FULL *= {full}
 print(json.dumps([priced, run()]))
 """
-"""A robot's mix with the price, and where no lane's time costs anything."""
+"""A robot's mix with the price, and where no lane's time costs anything; with ``full`` 0 no batch waits for more
+either."""
 
 
 ANSWERS = """
@@ -47,13 +50,13 @@ def test_answers_that_are_given_up_count_with_all_of_their_steps():
     assert whole["language1"] > one_step["language1"] + 5
 
 
-def robots(seed, load, seconds):
-    return json.loads(run_interpreted(ROBOTS.format(seed=seed, load=load, seconds=seconds)))
+def robots(seed, load, seconds, full=1):
+    return json.loads(run_interpreted(ROBOTS.format(seed=seed, load=load, seconds=seconds, full=full)))
 
 
 @pytest.mark.worlds
 def test_what_a_robot_can_put_off_is_in_time_more_often_and_its_camera_is_not_given_up():
-    found = [robots(seed, 1.0, 15.0) for seed in (11, 12, 13)]  # seeds to develop on
+    found = [robots(seed, 1.0, 15.0, full=0) for seed in (11, 12, 13)]  # seeds to develop on
     priced, unpriced = ([run[with_price] for run in found] for with_price in (0, 1))
     print(priced, unpriced)
 
