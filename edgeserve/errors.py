@@ -96,6 +96,11 @@ class WrongInput(EngineError):
     code = "wrong_input"
 
 
+NOT_IMPORTED = (ImportError, OSError, RuntimeError)
+"""What the import of a library raises that is not installed, or that does not find its own shared libraries: torch an
+``OSError``, llama-cpp-python a ``RuntimeError``."""
+
+
 # --- what a client can be told -------------------------------------------------------------------------------------
 
 

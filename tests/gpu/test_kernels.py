@@ -4,14 +4,13 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from gpu import why_no_driver, why_no_torch
+from gpu import why_no_kernels, why_no_torch
 
 pytest.importorskip("onnx", reason="names of TensorRT's types are read with it; pip install -e '.[test]'")
 
@@ -22,10 +21,7 @@ from trt_on_cuda import RealGpu, plan
 
 from edgeserve.engines.base import Batch, run_batch
 
-WHY_NOT = why_no_driver() or (
-    "" if importlib.util.find_spec("cuda.bindings") is not None else "NVIDIA's binding has no compiler of kernels here"
-)
-pytestmark = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT or "there is a device")
+pytestmark = pytest.mark.skipif(bool(why_no_kernels()), reason=why_no_kernels() or "there is a device")
 
 gpu_here = functools.lru_cache(maxsize=None)(RealGpu)
 

@@ -28,6 +28,15 @@ def why_no_driver() -> str:
         return str(error)
 
 
+def why_no_kernels() -> str:
+    """``""`` where a device is there, and NVIDIA's binding, which compiles kernels: the driver alone does not."""
+    try:
+        importlib.import_module("cuda.bindings.nvrtc")
+    except ImportError as error:
+        return why_no_driver() or f"kernels are compiled by cuda-bindings, which is not installed ({error})"
+    return why_no_driver()
+
+
 def why_no_onnxruntime(provider: str = "CUDAExecutionProvider") -> str:
     """``""`` where ONNX Runtime has the provider and a device is there."""
     try:

@@ -420,6 +420,9 @@ def test_what_llama_cpp_says_of_a_failure_is_in_the_message_once(llama_file, mon
     for _ in range(2):
         with pytest.raises(EngineError, match=expected):
             make_engine(llama_file[0], [LaneInfo()], llama_file[1]).load()
+    said[:] = [(4, b"alloc_tensor_range: failed to allocate CUDA0 buffer of size 9\n")]
+    with pytest.raises(OutOfMemory, match="CUDA0 buffer"):
+        make_engine(llama_file[0], [LaneInfo()], llama_file[1]).load()
     said.clear()
     with pytest.raises(EngineError, match=r"memory for it$"):
         make_engine(llama_file[0], [LaneInfo()], llama_file[1]).load()
