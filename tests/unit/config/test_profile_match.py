@@ -322,7 +322,16 @@ ORIN = {"name": "Orin", "compute_capability": "8.7", "multiprocessors": 16, "dri
         (CARD, {**CARD, "driver": "590.1"}, True, "the GPU's driver is 590.1 now, it was 580.65 when measured"),
         ({}, CARD, True, "does not say on which GPU it was measured, and this is NVIDIA L4"),
     ],
-    ids=["the same", "unknown here", "another card", "another capability", "a smaller one", "as of before", "another driver", "not noted"],
+    ids=[
+        "the same",
+        "unknown here",
+        "another card",
+        "another capability",
+        "a smaller one",
+        "as of before",
+        "another driver",
+        "not noted",
+    ],
 )
 def test_a_profile_of_another_card_is_not_used(tmp_path, measured, measured_on, now, usable, said):
     profile = measured(lane={"card": measured_on} if measured_on else {})
