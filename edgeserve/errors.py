@@ -97,8 +97,8 @@ class WrongInput(EngineError):
 
 
 NOT_IMPORTED = (ImportError, OSError, RuntimeError)
-"""What the import of a library raises that is not installed, or that does not find its own shared libraries: torch an
-``OSError``, llama-cpp-python a ``RuntimeError``."""
+"""The errors of importing a library that is not installed, or that does not find its own shared libraries: torch's is
+an ``OSError``, that of llama-cpp-python a ``RuntimeError``."""
 
 
 # --- what a client can be told -------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ def sanitizer() -> Optional[str]:
 
 
 def sanitize(setting: Setting) -> Dict[str, Any]:
-    """What each tool found; None where it came to no end, or the tests under it failed."""
+    """The number of faults that each tool found; None where the tool came to no end, or the tests under it failed."""
     rows: List[Dict[str, Any]] = []
     for tool in TOOLS:
         command = [str(sanitizer()), "--tool", tool, "--target-processes", "all", sys.executable, "-m", "pytest"]

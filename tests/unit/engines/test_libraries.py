@@ -74,7 +74,7 @@ class Missing:
 
 
 BROKEN = (OSError("libcublas.so.12: cannot open"), RuntimeError("Failed to load libcublas.so.12"))
-"""What torch and llama-cpp-python raise where a library of theirs does not load."""
+"""The errors of torch and of llama-cpp-python where a library of their own does not load."""
 
 
 def without(monkeypatch: Any, name: str, error: Optional[Exception] = None) -> None:
