@@ -96,6 +96,11 @@ class WrongInput(EngineError):
     code = "wrong_input"
 
 
+NOT_IMPORTED = (ImportError, OSError, RuntimeError)
+"""The errors of importing a library that is not installed, or that does not find its own shared libraries: torch's is
+an ``OSError``, that of llama-cpp-python a ``RuntimeError``."""
+
+
 # --- what a client can be told -------------------------------------------------------------------------------------
 
 

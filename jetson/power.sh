@@ -51,10 +51,12 @@ modes() {    # "ID NAME" lines
 
 id_of() { modes | awk -v name="$1" 'tolower($2) == tolower(name) { print $1; exit }'; }
 
-mode_max() {    # the name of the mode with the most power: without a cap where there is one, else by its watts
+mode_max() {    # the name of the mode with the most power: without a cap where there is one, else by watts, then by cores
     modes | awk '{
         rank = 0
         if (match($2, /[0-9]+W/)) rank = substr($2, RSTART, RLENGTH - 1) + 0
+        if ($2 ~ /_ALL$/) rank += .99
+        else if (match($2, /[0-9]+CORE/)) rank += substr($2, RSTART, RLENGTH - 4) / 100
         if ($2 ~ /^MAXN/) rank = 1000 + ($2 ~ /SUPER/)
         if (NR == 1 || rank > best) { best = rank; name = $2 }
     } END { print name }'

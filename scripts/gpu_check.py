@@ -57,6 +57,7 @@ BENCHES = {
     "sizes": "what a change of the batch size costs: torch, and ONNX Runtime where it is for CUDA",
     "serve": "a runtime with deadlines beside a thread that batches what waits: closed loops, loads up to 150 %",
     "tensorrt": "the tensorrt engine beside a bare loop of execute_async_v3 and trtexec, on one plan",
+    "sanitize": "NVIDIA's compute-sanitizer around kernels in TensorRT's place: wrong addresses, and races",
 }
 
 
@@ -121,6 +122,13 @@ def device_here() -> Optional[Dict[str, Any]]:
 
 def why_not(name: str) -> str:
     """What a bench lacks here, ``""`` when nothing."""
+    if name == "sanitize":
+        from lib.sanitize_bench import sanitizer
+
+        without_driver = device_of_driver()
+        if isinstance(without_driver, str):
+            return without_driver
+        return "" if sanitizer() else "compute-sanitizer is not here; it comes with CUDA's toolkit"
     if name != "tensorrt":
         return "" if device_of_torch() is not None else "torch has no CUDA device here"
     if isinstance(device_of_driver(), str):
@@ -250,6 +258,10 @@ def run_benches(names: Sequence[str], kind: str, quick: bool) -> Dict[str, Any]:
         from lib.size_bench import sizes
 
         calls["sizes"] = sizes
+    if "sanitize" in names:
+        from lib.sanitize_bench import sanitize
+
+        calls["sanitize"] = sanitize
     if set(names) - set(calls):
         from lib.gpu_benches import BENCHES as OF_TORCH
 
@@ -280,7 +292,7 @@ def main(words: Optional[Sequence[str]] = None) -> int:
     if unknown:
         parser.error(f"--only {unknown[0]}: expected of {', '.join(BENCHES)}")
     found, device = libraries(), device_here()
-    left_out = {"tensorrt": "a rehearsal has no TensorRT"} if arguments.rehearse else {}
+    left_out = dict.fromkeys(("tensorrt", "sanitize"), "a rehearsal has no GPU") if arguments.rehearse else {}
     if device is not None and not arguments.rehearse:
         left_out = {name: why for name in names for why in [why_not(name)] if why}
     if arguments.rehearse:

@@ -125,7 +125,11 @@ def draw_no_constants() -> None:
         providers._get_local_constants = lambda: none
 
 
-LEFT_BY: Dict[str, str] = {f"edgeserve-{getpass.getuser()}": "the default endpoint", ".ses": "ONNX Runtime"}
+LEFT_BY: Dict[str, str] = {
+    f"edgeserve-{getpass.getuser()}": "the default endpoint",
+    ".ses": "ONNX Runtime",
+    f"torchinductor_{getpass.getuser()}": "torch, from 2.14 on",
+}
 """Entry of the temporary directory -> what left it there: a file of tests, or what may."""
 
 

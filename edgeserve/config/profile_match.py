@@ -250,7 +250,9 @@ def _other_card(measured: Mapping[str, Any], now: Mapping[str, Any]) -> Tuple[Li
     if not measured:
         return [], [f"it does not say on which GPU it was measured, and this is {now['name']}"]
     texts = {
-        key: _changed(f"the GPU's {key}", measured.get(key), now[key]) for key in now if measured.get(key) != now[key]
+        key: _changed(f"the GPU's {key}", measured[key], now[key])
+        for key in now
+        if key in measured and measured[key] != now[key]
     }
     driver = [texts.pop("driver")] if "driver" in texts else []
     return list(texts.values()), driver

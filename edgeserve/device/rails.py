@@ -17,7 +17,7 @@ ALARM = "power_alarm"
 
 class Rail(NamedTuple):
     """The files of one rail's numbers: ``power`` alone, or ``volts`` and ``amps``; ``scale`` makes watts of them.
-    ``alarms`` are files that hold 1 while the rail's current is over a limit."""
+    ``alarms`` are files that hold 1 while the rail's current or power is over a limit."""
 
     label: str
     power: str
@@ -93,7 +93,8 @@ def _hwmon_folder(root: str, folder: str) -> List[Rail]:
     if not found:  # one channel, which measures power itself: microwatts
         label = (read_text(root, f"{folder}/label") or read_text(root, f"{folder}/power1_label")).strip()
         if label and label != NOT_CONNECTED and read_text(root, f"{folder}/power1_input"):
-            found.append(Rail(label, f"{folder}/power1_input", "", "", 1e-6, ()))
+            alarms = tuple(f"{folder}/power1_{kind}_alarm" for kind in ("max", "crit"))
+            found.append(Rail(label, f"{folder}/power1_input", "", "", 1e-6, alarms))
     return found
 
 

@@ -15,7 +15,7 @@ from typing import Callable, Dict, Sequence, Tuple
 from edgeserve.config.schema import Config, ModelConfig
 from edgeserve.engines.base import Engine, LaneInfo
 from edgeserve.engines.options import Options
-from edgeserve.errors import ConfigError, EngineError, did_you_mean, nearest
+from edgeserve.errors import NOT_IMPORTED, ConfigError, EngineError, did_you_mean, nearest
 
 EngineFactory = Callable[[ModelConfig, Sequence[LaneInfo], str], Engine]
 """``make(model, lanes, directory)``: ``lanes`` are those of one device that may run the model; relative paths and host
@@ -158,8 +158,8 @@ def _factory(model: ModelConfig, directory: str) -> EngineFactory:
     module, _, name = ENGINES[model.engine].partition(":")
     try:
         factory: EngineFactory = getattr(importlib.import_module(module), name)
-    except ImportError as error:
-        extra = _EXTRAS.get(str(error.name).split(".")[0])
+    except NOT_IMPORTED as error:
+        extra = _EXTRAS.get(str(getattr(error, "name", "")).split(".")[0])
         mend = f"; pip install 'edgeserve-runtime[{extra}]'" if extra else ""
         raise EngineError(f"model {model.name!r}: engine {model.engine!r} cannot be imported ({error}){mend}") from None
     return factory

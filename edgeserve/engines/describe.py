@@ -12,7 +12,7 @@ from typing import Any, Dict, Mapping, NamedTuple, Tuple
 
 from edgeserve.config.model_files import fault, own_parts
 from edgeserve.engines.port import Port
-from edgeserve.errors import EngineError
+from edgeserve.errors import NOT_IMPORTED, EngineError
 
 READERS: Dict[str, str] = {
     ".onnx": "edgeserve.engines.onnx_ports",
@@ -77,11 +77,11 @@ def describe(path: str) -> FileDescription:
     ending = check_file(path)
     try:
         reader = importlib.import_module(READERS[ending])
-    except ImportError as error:
-        library = str(error.name).split(".")[0]
+    except NOT_IMPORTED as error:
+        library = str(getattr(error, "name", None) or "").split(".")[0]
         raise EngineError(
-            f"{path}: reading {ending} needs {library}, which cannot be imported ({error}); "
-            f"{_INSTALL.get(library, f'install {library}')}"
+            f"{path}: reading {ending} needs {library or 'a library'}, which cannot be imported ({error}); "
+            f"{_INSTALL.get(library, f'install {library}' if library else 'edgeserve doctor says what is there')}"
         ) from None
     found: FileDescription = reader.describe(path)
     return found

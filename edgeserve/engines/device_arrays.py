@@ -79,7 +79,10 @@ def on_device(value: Any) -> Optional[DeviceArray]:
 def _by_dlpack(value: Any) -> DeviceArray:
     """By DLPack, where a library has both: torch's array interface does not say on which of its streams the values
     are made."""
-    capsule = value.__dlpack__(stream=LEGACY_STREAM)  # the other library orders its work before that stream's
+    try:
+        capsule = value.__dlpack__(stream=LEGACY_STREAM)  # the other library orders its work before that stream's
+    except Exception as error:  # torch's for one that needs gradients, and others
+        raise BadInput(f"an array on the GPU that its library does not hand over: {error}") from error
     tensor = _DLTensor.from_address(_pointer_of(capsule, b"dltensor"))
     shape = tuple(tensor.shape[axis] for axis in range(tensor.ndim))
     if tensor.code not in _KINDS or tensor.lanes != 1:

@@ -14,7 +14,7 @@ import onnxruntime
 from numpy.typing import NDArray
 
 from edgeserve.config.onnx_file import ends_within
-from edgeserve.engines.cuda.status import error_of
+from edgeserve.engines.cuda.status import OUT_OF_MEMORY, error_of, status_in
 from edgeserve.errors import EngineError, OutOfMemory, WrongInput
 
 TEXT_CHARS_MAX = 1000
@@ -200,9 +200,8 @@ def failed_by_device(model: str, error: Exception, on: str) -> Optional[EngineEr
     and the bytes asked; ``None`` where it was not. ``on``: what ran."""
     text = str(error)
     asked = re.search(NO_ROOM, text)
-    code = re.search(r"CUDA (?:failure|error) (\d+)", text)
-    status = int(code.group(1)) if code else None
-    if asked or status == 2:
+    status = status_in(text)
+    if asked or status == OUT_OF_MEMORY:
         return OutOfMemory(
             f"model {model!r} found no room on the device for {on}: {text}. Load fewer models at a "
             f"time ([device.NAME] memory), use smaller batch sizes, or raise "

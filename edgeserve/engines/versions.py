@@ -22,6 +22,9 @@ _BUILDS_OF: Mapping[str, Mapping[str, Tuple[str, ...]]] = {
     "lm onnx": {"onnxruntime": ONNXRUNTIME_BUILDS},
     "lm torch": {"torch": ("torch",), "transformers": ("transformers",)},
     "lm llama.cpp": {"llama-cpp-python": ("llama-cpp-python",)},
+    "sentence onnx": {"onnxruntime": ONNXRUNTIME_BUILDS},
+    "sentence llama.cpp": {"llama-cpp-python": ("llama-cpp-python",)},
+    "whisper": {"ctranslate2": ("ctranslate2",)},
 }
 """Engine kind, with its back end where it has several -> its libraries, and the packages that bring each."""
 
@@ -43,7 +46,7 @@ def engine_versions(model: ModelConfig) -> Dict[str, str]:
     """Library -> version, of what runs a model: this package, Python, numpy, and the engine's own libraries where they
     are installed as packages."""
     found = {"edgeserve": __version__, "python": platform.python_version(), **installed(("numpy",))}
-    kind = f"lm {backend_of(model)}" if model.engine == "lm" else model.engine
+    kind = f"{model.engine} {backend_of(model)}" if model.engine in ("lm", "sentence") else model.engine
     for library, builds in _BUILDS_OF.get(kind, {}).items():
         for version in installed(builds).values():
             found[library] = version

@@ -41,6 +41,8 @@ def check(results: Mapping[str, Any], checks: Checks) -> None:
     for row in results.get("sizes", {}).get("rows", ()):
         name = f"{row['engine']}, batch {row['batch']}: time after another size, to that after its own"
         checks.at_most(name, row["changed_ms"] / row["steady_ms"], CHANGE_FACTOR_MAX)
+    for row in results.get("sanitize", {}).get("rows", ()):
+        checks.is_true(f"{row['tool']} ran to its end and found no fault", row["faults"] == 0)
     check_serving(results.get("serve", {}), checks)
     rows = results.get("profile", {}).get("rows", ())
     if rows:

@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("onnx", reason="names of TensorRT's types are read with it; pip install -e '.[test]'")
 
 import trt_on_cuda
-from kernel_models import WORLDS, graphs_after_another_shape, suite, wrong_answers
+from kernel_models import WORLDS, graphs_after_another_shape, memory_of_lives, suite, wrong_answers
 from trt_on_cuda import HostGpu
 
 EACH_TIME = ("TestPlain", "TestStreamsBeside", "TestLengths")
@@ -30,6 +30,13 @@ def double(monkeypatch):
 @pytest.mark.parametrize("name", WORLDS)
 def test_lanes_side_by_side_get_right_answers(double, name, tmp_path):
     assert wrong_answers(str(tmp_path), name, 12) == []
+
+
+def test_a_model_occupies_what_it_says_and_gives_all_of_it_back(double, tmp_path):
+    *lives, after = memory_of_lives(str(tmp_path), double.driver)
+    assert after == (0, 0)
+    for said, taken in lives:
+        assert taken <= said <= taken + 4096
 
 
 def test_graphs_are_there_again_after_another_shape(double, tmp_path):

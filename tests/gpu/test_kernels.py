@@ -4,28 +4,32 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from gpu import why_no_driver, why_no_torch
+from gpu import why_no_kernels, why_no_torch
 
 pytest.importorskip("onnx", reason="names of TensorRT's types are read with it; pip install -e '.[test]'")
 
 import trt_on_cuda
 import trt_worlds
-from kernel_models import WORLDS, KernelModel, engine_of, graphs_after_another_shape, suite, wrong_answers
+from kernel_models import (
+    WORLDS,
+    KernelModel,
+    engine_of,
+    graphs_after_another_shape,
+    memory_of_lives,
+    suite,
+    wrong_answers,
+)
 from trt_on_cuda import RealGpu, plan
 
 from edgeserve.engines.base import Batch, run_batch
 
-WHY_NOT = why_no_driver() or (
-    "" if importlib.util.find_spec("cuda.bindings") is not None else "NVIDIA's binding has no compiler of kernels here"
-)
-pytestmark = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT or "there is a device")
+pytestmark = pytest.mark.skipif(bool(why_no_kernels()), reason=why_no_kernels() or "there is a device")
 
 gpu_here = functools.lru_cache(maxsize=None)(RealGpu)
 
@@ -56,6 +60,15 @@ def test_graphs_are_there_again_after_another_shape(library, tmp_path):
     seen = graphs_after_another_shape(str(tmp_path))
     assert seen[0][0] == seen[2][0] > 0
     assert seen[2][1] >= seen[0][1] + 30
+
+
+def test_a_model_occupies_what_it_says_and_gives_it_back(library, tmp_path):
+    """Beside what CUDA tells; other programs, and what a driver keeps for graphs, may take some megabytes."""
+    *lives, (_, missing) = memory_of_lives(str(tmp_path), gpu_here().driver)
+    slack = 64 << 20
+    assert missing <= slack
+    for said, taken in lives:
+        assert taken - slack <= said <= taken + slack
 
 
 @pytest.mark.skipif(bool(why_no_torch()), reason=why_no_torch() or "there is a device")

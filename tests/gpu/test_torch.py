@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 from gpu import why_no_torch
+from serving import command, wait_until
 from vector_items import TORCH_STATE, VectorModel
 
+from edgeserve.client import Client
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
 from edgeserve.engines.base import Batch, Engine, LaneInfo, run_batch
-from edgeserve.errors import OutOfMemory
+from edgeserve.errors import OutOfMemory, RequestError
 
 pytestmark = pytest.mark.skipif(bool(why_no_torch()), reason=why_no_torch() or "there is a device")
 
@@ -110,8 +115,6 @@ except DeviceLost as error:
 
 def test_a_sticky_error_is_a_lost_device():
     """In a process of its own: nothing else runs in it afterwards."""
-    from pathlib import Path
-
     library = Path(__file__).resolve().parents[1] / "lib"
     done = subprocess.run(
         [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(library)!r})\n{LOST}"],
@@ -121,3 +124,57 @@ def test_a_sticky_error_is_a_lost_device():
         check=False,
     )
     assert "lost model 'table'" in done.stdout, done.stdout + done.stderr
+
+
+SERVED = """
+[server]
+endpoint = "ipc://{folder}/bus"
+[device.cpu]
+[device.gpu]
+kind = "cuda"
+[lane.cpu0]
+[lane.gpu0]
+device = "gpu"
+[model.table]
+engine = "torch"
+function = "torch_models:Lookup"
+shapes = {{ x = [1] }}
+lanes = ["gpu0"]
+options = {{ inputs = {{ x = {{ dtype = "int64", shape = [1] }} }} }}
+[model.nap]
+engine = "synthetic"
+expected = {{ 1 = "300ms" }}
+lanes = ["cpu0"]
+[app.table]
+model = "table"
+slo = "20s"
+[app.nap]
+model = "nap"
+slo = "20s"
+"""
+
+
+def test_a_server_whose_device_is_lost_answers_everybody_and_ends_for_the_next_one(monkeypatch):
+    """As under a service manager: status 75, and what other lanes had is answered."""
+    library = Path(__file__).resolve().parents[1] / "lib"
+    with tempfile.TemporaryDirectory(prefix="es") as folder, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
+        notify.bind(f"{folder}/notify")
+        monkeypatch.setenv("NOTIFY_SOCKET", f"{folder}/notify")
+        monkeypatch.syspath_prepend(str(library))
+        monkeypatch.setenv("PYTHONPATH", ":".join([str(library), *sys.path]))
+        Path(f"{folder}/edge.toml").write_text(SERVED.format(folder=folder), encoding="utf-8")
+        with open(f"{folder}/log", "w+", encoding="utf-8") as log:
+            server = subprocess.Popen(command(f"serve {folder}/edge.toml"), stderr=log)
+            try:
+                wait_until(lambda: "ready on" in Path(log.name).read_text(encoding="utf-8") or server.poll(), 90)
+                with Client(f"ipc://{folder}/bus") as client:
+                    client.infer("table", {"x": np.array([3])})
+                    nap = client.submit("nap", {"x": np.zeros(1)})
+                    asked = [client.submit("table", {"x": np.array([index])}) for index in (10**6, 1, 2)]
+                    ends = [future.exception(30) for future in asked]
+                    assert all(isinstance(end, (RequestError, type(None))) for end in ends) and ends[0], ends
+                    nap.result(30)
+                    assert server.wait(60) == 75, Path(log.name).read_text(encoding="utf-8")
+            finally:
+                server.kill()
+                server.wait(10)

@@ -58,6 +58,14 @@ def test_the_mode_with_the_most_power_is_found_under_any_name(
     assert f"power mode: {name} " in run(laid, "--show")
 
 
+def test_of_modes_of_as_many_watts_the_one_with_the_most_cores_is_taken(tmp_path: Path) -> None:
+    """As on a Xavier NX, which has no mode without a cap."""
+    modes = [f"MODE_{watts}W_{cores}CORE" for watts in (15, 10, 20) for cores in (2, 4, 6)]
+    laid = lay(XAVIER._replace(modes=modes, mode=0), tmp_path)
+    run(laid, "--mode", "max", "--reboot")
+    assert "power mode: MODE_20W_6CORE " in run(laid, "--show")
+
+
 def test_undo_brings_everything_back(tmp_path: Path) -> None:
     laid = lay(ORIN, tmp_path)
     before = listing(laid[0])

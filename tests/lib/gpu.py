@@ -6,7 +6,7 @@ import ctypes
 import importlib
 
 from edgeserve.engines.cuda.driver import open_driver
-from edgeserve.errors import EngineError
+from edgeserve.errors import NOT_IMPORTED, EngineError
 
 
 def why_no_torch() -> str:
@@ -26,6 +26,36 @@ def why_no_driver() -> str:
         return "" if open_driver().device_count() else "CUDA shows no device"
     except EngineError as error:
         return str(error)
+
+
+def why_no_kernels() -> str:
+    """``""`` where a device is there, and NVIDIA's binding, which compiles kernels: the driver alone does not."""
+    try:
+        importlib.import_module("cuda.bindings.nvrtc")
+    except ImportError as error:
+        return why_no_driver() or f"kernels are compiled by cuda-bindings, which is not installed ({error})"
+    return why_no_driver()
+
+
+def why_no_llama() -> str:
+    """``""`` where llama.cpp was built for a GPU, and one is there."""
+    try:
+        llama_cpp = importlib.import_module("llama_cpp")
+        importlib.import_module("gguf")
+    except NOT_IMPORTED as error:
+        return f"llama.cpp, or the package gguf that makes the test's model, cannot be imported ({error})"
+    if not llama_cpp.llama_supports_gpu_offload():
+        return "this build of llama-cpp-python uses no GPU; CMAKE_ARGS=-DGGML_CUDA=on builds one"
+    return why_no_driver()
+
+
+def why_no_transformers() -> str:
+    """``""`` where transformers is installed, and torch has a CUDA device."""
+    try:
+        importlib.import_module("transformers")
+    except NOT_IMPORTED as error:
+        return f"transformers is not installed ({error}); pip install -e '.[lm-torch]'"
+    return why_no_torch()
 
 
 def why_no_onnxruntime(provider: str = "CUDAExecutionProvider") -> str:

@@ -175,7 +175,19 @@ def _image() -> Dict[str, Any]:
     return {"x": draw.uniform(0, 1, (2, 3, 8, 8)).astype(np.float32)}
 
 
+GROWING = ("Cosh", "Exp", "Sinh", "Tan")
+
+
+def _growing() -> Any:
+    """Functions whose results pass what float16 holds, where their inputs do not."""
+    nodes = [helper.make_node(name, ["x"], [name.lower()]) for name in GROWING]
+    nodes += [helper.make_node("Tanh", [name.lower()], [f"y{index}"]) for index, name in enumerate(GROWING)]
+    outputs: List[Info] = [(f"y{index}", FLOAT, ["B", 4]) for index in range(len(GROWING))]
+    return _model(nodes, [("x", FLOAT, ["B", 4])], outputs)
+
+
 MODELS: Dict[str, Case] = {
+    "growing": Case(_growing, lambda: {"x": 24 * _drawn(2, 4)}, GROWING, ("Tanh",)),
     "normalisation": Case(
         _normalisation, lambda: {"x": 900 * _drawn(2, 8)}, ("Pow", "ReduceMean", "Add", "Sqrt"), ("MatMul",)
     ),

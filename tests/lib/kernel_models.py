@@ -18,6 +18,7 @@ from vector_items import VectorItems
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
 from edgeserve.engines.base import Batch, Engine, LaneInfo, Pending, Result, Values, run_batch
+from edgeserve.engines.cuda.device import CudaDevice
 from edgeserve.testing.engine_conformance import ECHO_SHAPE, ECHO_SIZES, EngineConformance
 
 CROPPED = {"pad": {"x": 0.0}, "options": {"crop_outputs": {"y": {"axis": 0, "like": "x", "of": 0}}}}
@@ -214,3 +215,27 @@ def graphs_after_another_shape(directory: str) -> List[Tuple[int, int]]:
     engine.unload()
     trt_worlds.close(lane)
     return seen
+
+
+def memory_of_lives(directory: str, driver: Any, lives: int = 4) -> List[Tuple[int, int]]:
+    """(what the model says that it occupies, by how much the device's free memory fell) while it is loaded, has a lane
+    and has run, once for each of its lives; and at last (0, what is missing after them all)."""
+    data = plan("affine", "xy", SIZES, [1 << 20])
+    lane, seen = trt_worlds.new_lane(), []
+    device = CudaDevice(driver)  # its context comes before the first look
+    try:
+        before = device.memory()[0]
+        for _ in range(lives):
+            engine = engine_of(directory, data, batch=SIZES)
+            footprint = engine.load()
+            session = engine.open(lane)
+            x = np.arange(1 << 20, dtype=np.float32)
+            for size in SIZES:
+                results, _ = run_batch(session, Batch([{"x": x}] * size, size))
+                assert [result.error for result in results] == [None] * size
+            seen.append((sum(footprint), before - device.memory()[0]))
+            engine.unload()
+        trt_worlds.close(lane)
+        return [*seen, (0, before - device.memory()[0])]
+    finally:
+        device.close()

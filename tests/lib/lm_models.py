@@ -73,16 +73,19 @@ def gguf(directory: str, name: str = "tiny", seed: int = 1, template: str = "", 
 
 
 def encoder_gguf(directory: str, architecture: str) -> str:
-    """Write the header of a GGUF file of T5's or BERT's architecture (needs the gguf package), without weights; the
-    name of its file in the directory."""
+    """Write the header of a GGUF file of T5's or BERT's architecture (needs the gguf package), with one of its weights;
+    the name of its file in the directory."""
     import gguf as package
+    import numpy as np
 
     writer = package.GGUFWriter(os.path.join(directory, f"{architecture}.gguf"), architecture)
     _add_vocabulary(writer)
     if architecture == "bert":
         writer.add_causal_attention(False)
+    writer.add_tensor("token_embd.weight", np.zeros((256 + len(MERGED) + len(SPECIALS), 32), np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
     writer.close()
     return f"{architecture}.gguf"
 

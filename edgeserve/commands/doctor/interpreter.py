@@ -11,6 +11,7 @@ from edgeserve import compiled
 from edgeserve.commands.doctor.finding import Finding, dotted, good, note, wrong
 from edgeserve.device.boards import Machine
 from edgeserve.engines.versions import installed
+from edgeserve.errors import NOT_IMPORTED
 
 PYTHON_MIN, PYTHON_MAX = (3, 8), (3, 13)
 
@@ -170,7 +171,7 @@ def module_version(module: str) -> Optional[str]:
         return str(getattr(importlib.import_module(module), "__version__", "")) or installed([PACKAGES[module]]).get(
             PACKAGES[module], "of unknown version"
         )
-    except ImportError:
+    except NOT_IMPORTED:
         return None
 
 

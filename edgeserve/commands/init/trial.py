@@ -76,11 +76,12 @@ def try_model(name: str, path: str, roles: Roles, gpu: Optional[bool] = None) ->
     :class:`EngineError` when it does not run with any lengths that were tried, :class:`WrongRows` when an output has
     not a row for each item."""
     own = roles.description.engine
+    by_gpu = gpu is not False and own != "sentence" and _can_use_gpu(path)  # which runs on a CPU alone
     if own == "lm":
-        device = GPU if gpu is not False and _can_use_gpu(path) else CPU
+        device = GPU if by_gpu else CPU
         make_engine(model_config(name, os.path.abspath(path), roles, {}, (1,)), [LaneInfo(device)], "/").check()
         return ModelTrial(own, device)
-    ways = [(own, GPU), (own, CPU)] if gpu is not False and _can_use_gpu(path) else [(own, CPU)]
+    ways = [(own, GPU), (own, CPU)] if by_gpu else [(own, CPU)]
     if (
         own == "onnx"
         and gpu is not False

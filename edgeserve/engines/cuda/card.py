@@ -15,7 +15,8 @@ KERNEL_MODULE = "proc/driver/nvidia/version"
 
 
 def card(index: int, root: str = "/") -> Dict[str, Any]:
-    """Name, compute capability and driver of CUDA's device ``index``; nothing where no library can tell."""
+    """Name, compute capability, multiprocessors and driver of CUDA's device ``index``; nothing where no library can
+    tell. The name alone says little: CUDA calls every Orin ``Orin``, from 4 multiprocessors to 16."""
     try:
         about = device_info(open_driver(), index)
     except EngineError:
@@ -23,6 +24,7 @@ def card(index: int, root: str = "/") -> Dict[str, Any]:
     return {
         "name": about.name,
         "compute_capability": ".".join(map(str, about.compute_capability)),
+        "multiprocessors": about.multiprocessors,
         "driver": _release(root) or "CUDA " + ".".join(map(str, about.cuda)),
     }
 

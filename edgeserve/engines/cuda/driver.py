@@ -14,7 +14,7 @@ from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 
 from edgeserve.engines.cuda.bare_library import PlainBinding
 from edgeserve.engines.cuda.status import DRIVER_MEND, NOT_READY, CudaError, error_of
-from edgeserve.errors import ConfigError, DeviceMissing, EngineError, nearest
+from edgeserve.errors import NOT_IMPORTED, ConfigError, DeviceMissing, EngineError, nearest
 
 LIBRARY = "cuda-bindings"
 """The name of the library in ``options.cuda``."""
@@ -49,7 +49,7 @@ def binding() -> Any:
     for name in BINDINGS:
         try:
             return importlib.import_module(name)
-        except ImportError as error:
+        except NOT_IMPORTED as error:
             missing.append(f"{name}: {error}")
     try:
         return PlainBinding()

@@ -5,6 +5,7 @@ Codes and names are those of the driver API's ``CUresult``; the codes that the r
 
 from __future__ import annotations
 
+import re
 from typing import Dict, Optional
 
 from edgeserve.errors import DeviceLost, DeviceMissing, EngineError, OutOfMemory
@@ -66,8 +67,20 @@ TEXTS: Dict[str, int] = {
     "no CUDA-capable device is detected": 100,
     "invalid device ordinal": 101,
     "CUDA driver version is insufficient for CUDA runtime version": 35,
+    "CUDA-capable device(s) is/are busy or unavailable": 46,
 }
-"""The driver's texts of its codes (``cuGetErrorString``): exceptions of torch carry the text alone."""
+"""The driver's texts of its codes (``cuGetErrorString``): exceptions of libraries carry the text alone."""
+
+BEFORE_TEXT = r"CUDA (?:driver )?error: |CUDA failed with error |Triton Error \[CUDA\]: |Cuda (?:Runtime|Driver) \("
+"""The words that stand before such a text in messages of torch, CTranslate2, Triton's kernels and TensorRT."""
+
+NO_ROOM = (
+    r"out of memory|OutOfMemory|bad_alloc|CU\w+_STATUS_ALLOC_FAILED|"
+    r"of GPU memory \(\d+ bytes\) could not be allocated|"  # TensorRT
+    r"(?:unable|[Ff]ailed) to allocate \w+ buffer|"  # llama.cpp
+    r"NVML_SUCCESS == r INTERNAL ASSERT FAILED"  # torch on a Jetson, whose NVML knows no memory
+)
+"""Words of libraries that found no room."""
 
 DRIVER_MEND = (
     "check that the NVIDIA driver is installed and that this user and container may use it (edgeserve "
@@ -101,6 +114,16 @@ def error_of(call: str, status: Optional[int], text: str) -> EngineError:
 def status_of(text: str) -> Optional[int]:
     """The code that the driver describes so."""
     return next((status for known, status in TEXTS.items() if text.startswith(known)), None)
+
+
+def status_in(said: str) -> Optional[int]:
+    """The code of the failure that a library's message tells; ``None`` where it tells none of CUDA."""
+    number = re.search(r"CUDA (?:failure|error|initialization failure with error:) (\d+)", said)
+    if number:
+        return int(number.group(1))
+    texts = [status_of(said[found.end() :]) for found in re.finditer(BEFORE_TEXT, said)]
+    known = next((status for status in texts if status is not None), None)
+    return OUT_OF_MEMORY if known is None and re.search(NO_ROOM, said) else known
 
 
 def out_of_memory(what: str, asked_bytes: int, free_bytes: Optional[int], total_bytes: Optional[int]) -> OutOfMemory:

@@ -17,7 +17,7 @@ from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import LaneInfo
 from edgeserve.engines.gguf import CAUSAL, WRITES, check_kind, kept_per_token, not_a_decoder_alone, read_header
 from edgeserve.engines.lm.backend import BackendSession, ModelFacts, TokenRow
-from edgeserve.engines.lm.llama_library import LlamaTokenizer, fact, failure_text, load_file
+from edgeserve.engines.lm.llama_library import NO_GPU, LlamaTokenizer, fact, failure_text, load_file, model_settings
 from edgeserve.engines.lm.llama_numbers import Numbers
 from edgeserve.engines.lm.prefixes import PREFIX_CACHE_BYTES
 from edgeserve.engines.lm.sampling import Scores, best_of
@@ -48,9 +48,6 @@ FLASH_AUTO = -1
 
 ALL_LAYERS = 10_000
 """More layers than any model has: all of them lie on the GPU."""
-
-ONE_GPU, NO_GPU = 0, -1
-"""``LLAMA_SPLIT_MODE_NONE``: the whole model lies on ``main_gpu``; with -1 there, llama.cpp uses none (``llama.h``)."""
 
 LOGIT_BYTES = 4
 """A score is a float32; llama.cpp reserves one per token of a batch and word of the vocabulary."""
@@ -220,11 +217,9 @@ class LlamaBackend:
         return self._vocabulary
 
     def _opened(self, vocabulary_only: bool) -> Any:
-        settings = llama_cpp.llama_model_default_params()
-        settings.n_gpu_layers = 0 if vocabulary_only else self._gpu_layers
-        settings.split_mode = ONE_GPU
         has_gpu = llama_cpp.llama_supports_gpu_offload() and not vocabulary_only
-        settings.main_gpu = self._gpu if has_gpu else NO_GPU
+        settings = model_settings(self._gpu if has_gpu else NO_GPU)
+        settings.n_gpu_layers = 0 if vocabulary_only else self._gpu_layers
         # What lies on the GPU alone is read, not mapped: a file's pages would fill the memory that a board shares.
         settings.use_mmap = not (has_gpu and self._gpu_layers == ALL_LAYERS)
         settings.vocab_only = vocabulary_only

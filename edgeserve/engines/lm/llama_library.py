@@ -9,8 +9,9 @@ from typing import Any, Deque, List, Tuple
 
 import llama_cpp
 
+from edgeserve.engines.cuda.status import OUT_OF_MEMORY, status_in
 from edgeserve.engines.lm.tokenizers import longest_first
-from edgeserve.errors import EngineError
+from edgeserve.errors import EngineError, OutOfMemory
 
 os.environ.setdefault("GGML_NO_BACKTRACE", "1")  # where llama.cpp ends its process it would first wait for a debugger
 
@@ -46,15 +47,28 @@ def failure_text() -> str:
     return ". llama.cpp said: " + "; ".join(lines) if lines else ""
 
 
+ONE_GPU, NO_GPU = 0, -1
+"""``LLAMA_SPLIT_MODE_NONE``: the whole model lies on ``main_gpu``; with -1 there, llama.cpp uses none (``llama.h``)."""
+
+
+def model_settings(gpu: int = NO_GPU) -> Any:
+    """llama.cpp's settings of a model on the device ``gpu``, or on none: by itself it takes all that it finds."""
+    settings = llama_cpp.llama_model_default_params()
+    settings.n_gpu_layers, settings.split_mode, settings.main_gpu = 0, ONE_GPU, gpu
+    return settings
+
+
 def load_file(model: str, path: str, settings: Any) -> Any:
-    """llama.cpp's model of a file. Raises :class:`EngineError` with what llama.cpp said."""
+    """llama.cpp's model of a file. Raises :class:`EngineError` with what llama.cpp said, of its kind."""
     llama_cpp.llama_backend_init()
     llama_cpp.llama_log_set(_LOG, ctypes.c_void_p(0))
     loaded = llama_cpp.llama_model_load_from_file(path.encode(), settings)
     if not loaded:
-        raise EngineError(
+        said = failure_text()
+        kind = OutOfMemory if status_in(said) == OUT_OF_MEMORY else EngineError
+        raise kind(
             f"model {model!r}: llama.cpp cannot load {path}; expected a GGUF file of a "
-            f"model that this version knows, and memory for it{failure_text()}"
+            f"model that this version knows, and memory for it{said}"
         )
     return loaded
 

@@ -9,7 +9,7 @@ import llama_cpp
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeserve.engines.lm.llama_library import LlamaTokenizer, load_file
+from edgeserve.engines.lm.llama_library import LlamaTokenizer, load_file, model_settings
 from edgeserve.errors import EngineError
 
 POOLING_NONE = 0
@@ -21,14 +21,13 @@ class LlamaEncoder:
 
     def __init__(self, model: str, path: str, tokens: int, texts: int, pooling: int, threads: int) -> None:
         self._model = model
-        model_settings = llama_cpp.llama_model_default_params()
-        model_settings.n_gpu_layers = 0
-        self._loaded = load_file(model, path, model_settings)
+        self._loaded = load_file(model, path, model_settings())
         self._tokenizer = LlamaTokenizer(self._loaded)
         settings = llama_cpp.llama_context_default_params()
         settings.n_ctx = settings.n_batch = settings.n_ubatch = tokens
         settings.n_seq_max = texts
         settings.n_threads = settings.n_threads_batch = threads
+        settings.offload_kqv = settings.op_offload = False
         settings.embeddings = True
         settings.pooling_type = pooling
         settings.kv_unified = True

@@ -40,7 +40,7 @@ from edgeserve.engines.lm.slots import Slots
 from edgeserve.engines.lm.step_loop import DECODE, PREFILL, PREFILL_TOKENS_MAX, Language, StepLoop
 from edgeserve.engines.lm.turns import tokens_within
 from edgeserve.engines.options import Options
-from edgeserve.errors import EngineError, ProcessEnded, WrongInput, nearest
+from edgeserve.errors import NOT_IMPORTED, EngineError, ProcessEnded, WrongInput, nearest
 
 ABORTS = "llama.cpp"
 """The back end that may end its process."""
@@ -296,7 +296,7 @@ class LmEngine(Engine):
                 module, extra = BACKENDS[self._backend_name]
                 try:
                     make_backend = importlib.import_module(module).make
-                except ImportError as error:
+                except NOT_IMPORTED as error:
                     raise EngineError(
                         f"model {self._name!r}: back end {self._backend_name!r} cannot be imported "
                         f"({error}); pip install 'edgeserve-runtime[{extra}]'"

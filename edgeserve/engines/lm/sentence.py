@@ -36,7 +36,7 @@ from edgeserve.engines.base import (
 from edgeserve.engines.gguf import CAUSAL, EMBEDS, POOLING, check_kind, read_header
 from edgeserve.engines.lm.generation import TOKEN_CHARS_MAX
 from edgeserve.engines.options import Options
-from edgeserve.errors import ConfigError, EngineError, WrongInput, nearest
+from edgeserve.errors import NOT_IMPORTED, ConfigError, EngineError, WrongInput, nearest
 
 KNOWN_OPTIONS = ("tokenizer", "tokens_max", "truncate", "pooling", "normalize", "threads")
 TOKENS_MAX = 512
@@ -99,10 +99,10 @@ class SentenceEngine(Engine):
         for name in ("llama_cpp",) if self._is_gguf else ("onnxruntime", "tokenizers"):
             try:
                 importlib.import_module(name)
-            except ImportError as error:
+            except NOT_IMPORTED as error:
                 raise self._lacks(error) from None
 
-    def _lacks(self, error: ImportError) -> EngineError:
+    def _lacks(self, error: Exception) -> EngineError:
         extra = "lm-llama" if self._is_gguf else "lm"
         return EngineError(
             f"model {self._model.name!r}: its library cannot be imported ({error}); "

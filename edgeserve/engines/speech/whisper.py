@@ -44,12 +44,13 @@ from edgeserve.engines.base import (
     check_count,
     own_failure,
 )
+from edgeserve.engines.cuda.status import OUT_OF_MEMORY, error_of, status_in
 from edgeserve.engines.lm.tokenizers import byte_characters
 from edgeserve.engines.niceness import made_yielding
 from edgeserve.engines.options import Options
 from edgeserve.engines.speech.heard import window_of
 from edgeserve.engines.speech.mel import RATE_HZ, WINDOW_SAMPLES, log_mel
-from edgeserve.errors import EngineError, OutOfMemory, WrongInput, nearest
+from edgeserve.errors import EngineError, WrongInput, nearest
 
 KNOWN_OPTIONS = ("language", "translate", "beam", "threads", "precision")
 
@@ -196,10 +197,8 @@ class WhisperEngine(Engine):
             # On the lane's thread: the threads that the library makes have its cores.
             return made_yielding(lane.nice, lambda: ctranslate2.models.Whisper(folder, **settings))
         except Exception as error:
-            raise EngineError(
-                f"model {self.name!r}: ctranslate2 {ctranslate2.__version__} cannot load {folder} on lane "
-                f"{lane.name!r}: {error}"
-            ) from error
+            what = f"model {self.name!r}: ctranslate2 {ctranslate2.__version__}: loading {folder} on lane {lane.name!r}"
+            raise _failed(what, error) from error
 
     def _check_language(self, words: Words) -> None:
         if self.language and self.language not in (words.languages or {"en": 0}):
@@ -272,14 +271,9 @@ class WhisperSession(Session):
                 return_scores=True,
                 return_no_speech_prob=True,
             )
-        except MemoryError as error:
-            raise OutOfMemory(f"model {self._engine.name!r}: no memory for {len(items)} windows: {error}") from error
-        except RuntimeError as error:
-            kind = OutOfMemory if "out of memory" in str(error) else EngineError
-            raise kind(
-                f"model {self._engine.name!r}: ctranslate2 {ctranslate2.__version__} failed in a step of {len(items)} "
-                f"windows: {error}"
-            ) from error
+        except (MemoryError, RuntimeError) as error:
+            what = f"model {self._engine.name!r}: ctranslate2 {ctranslate2.__version__}: a step of {len(items)} windows"
+            raise _failed(what, error) from error
         check_count(said, len(items), f"model {self._engine.name!r}: ctranslate2")
         return [self._add(item, len(part), found, words) for item, part, found in zip(items, parts, said)]
 
@@ -341,6 +335,12 @@ class WhisperSession(Session):
                 f"model {self._engine.name!r}: input 'language' is {language!r}{nearest(str(language), known)}"
             )
         return str(language)
+
+
+def _failed(what: str, error: Exception) -> EngineError:
+    """The error of what CTranslate2 raised in ``what``: the device's, where that was the reason."""
+    status = OUT_OF_MEMORY if isinstance(error, MemoryError) else status_in(str(error))
+    return EngineError(f"{what} failed: {error}") if status is None else error_of(what, status, str(error))
 
 
 def _outputs(heard: Listened, text: str, segments: Sequence[Dict[str, Any]]) -> Values:

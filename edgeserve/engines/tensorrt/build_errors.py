@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 import traceback
 from typing import List, Optional
 
-from edgeserve.engines.cuda.status import OUT_OF_MEMORY, error_of, status_of
+from edgeserve.engines.cuda.status import error_of, status_in
 from edgeserve.errors import EngineError, OutOfMemory
 
 
@@ -49,10 +48,7 @@ KINDS = {
 def failed_by_device(what: str, said: str) -> Optional[EngineError]:
     """The error where the device was the reason that ``what`` failed, by what TensorRT ``said``: no room, or a failure
     of CUDA. ``None`` where it was not."""
-    cuda = [status_of(text) for text in re.findall(r"Cuda (?:Runtime|Driver) \(([^)]*)\)", said)]
-    status = next((status for status in cuda if status is not None), None)
-    if status is None and re.search(r"OutOfMemory|of GPU memory \(\d+ bytes\) could not be allocated", said):
-        status = OUT_OF_MEMORY
+    status = status_in(said)
     return None if status is None else error_of(what, status, said)
 
 

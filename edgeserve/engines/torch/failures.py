@@ -12,7 +12,7 @@ from typing import Any, Dict, Optional
 import torch
 from numpy.typing import NDArray
 
-from edgeserve.engines.cuda.status import OUT_OF_MEMORY, error_of, of_model, status_of
+from edgeserve.engines.cuda.status import OUT_OF_MEMORY, error_of, of_model, status_in
 from edgeserve.errors import EngineError, OutOfMemory
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -42,7 +42,7 @@ def failed_by_device(model: str, error: Exception, device: torch.device) -> Opti
     text = str(error).strip()
     if is_out_of_memory(error, text):
         return _no_room(model, text, device)
-    status = status_of(text.partition("CUDA error: ")[2])
+    status = status_in(text)
     if status is None:
         return None
     return of_model(model, error_of("a CUDA call of torch", status, _first_line(text)))
@@ -57,11 +57,7 @@ def _first_line(text: str) -> str:
 def is_out_of_memory(error: Exception, text: str) -> bool:
     """True if torch found no room."""
     kind = getattr(torch, "OutOfMemoryError", None) or torch.cuda.OutOfMemoryError
-    return (
-        isinstance(error, (kind, MemoryError))
-        or "can't allocate memory" in text
-        or status_of(text.partition("CUDA error: ")[2]) == OUT_OF_MEMORY
-    )
+    return isinstance(error, (kind, MemoryError)) or "can't allocate memory" in text or status_in(text) == OUT_OF_MEMORY
 
 
 def asked_bytes(text: str) -> Optional[int]:

@@ -302,6 +302,7 @@ def test_an_identity_is_what_a_file_gives_back(tmp_path):
 
 
 CARD = {"name": "NVIDIA L4", "compute_capability": "8.9", "driver": "580.65"}
+ORIN = {"name": "Orin", "compute_capability": "8.7", "multiprocessors": 16, "driver": "CUDA 12.6"}
 
 
 @pytest.mark.parametrize(
@@ -316,10 +317,21 @@ CARD = {"name": "NVIDIA L4", "compute_capability": "8.9", "driver": "580.65"}
             "lane cpu0: the GPU's name is NVIDIA H200 now, it was NVIDIA L4",
         ),
         (CARD, {**CARD, "compute_capability": "9.0"}, False, "compute_capability is 9.0 now, it was 8.9"),
+        (ORIN, {**ORIN, "multiprocessors": 4}, False, "multiprocessors is 4 now, it was 16"),
+        (CARD, {**CARD, "multiprocessors": 58}, True, ""),
         (CARD, {**CARD, "driver": "590.1"}, True, "the GPU's driver is 590.1 now, it was 580.65 when measured"),
         ({}, CARD, True, "does not say on which GPU it was measured, and this is NVIDIA L4"),
     ],
-    ids=["the same", "unknown here", "another card", "another capability", "another driver", "not noted"],
+    ids=[
+        "the same",
+        "unknown here",
+        "another card",
+        "another capability",
+        "a smaller one",
+        "as of before",
+        "another driver",
+        "not noted",
+    ],
 )
 def test_a_profile_of_another_card_is_not_used(tmp_path, measured, measured_on, now, usable, said):
     profile = measured(lane={"card": measured_on} if measured_on else {})

@@ -222,6 +222,17 @@ def test_an_alarm_that_is_lowered_is_gone(tmp_path):
     assert source.read(1).throttles == ()
 
 
+@pytest.mark.parametrize("kind", ["max", "crit"])
+def test_an_alarm_of_a_chip_that_measures_power_itself_is_told(tmp_path, kind):
+    """INA238 and INA226, as on a Thor."""
+    root = THOR.plant(tmp_path / "root")
+    assert not RailsSource(root).read(0).throttles
+    folder = next(path.parent for path in (tmp_path / "root/sys/class/hwmon").glob("*/power1_input"))
+    (folder / f"power1_{kind}_alarm").write_text("1\n")
+    (told,) = RailsSource(root).read(0).throttles
+    assert told.startswith("power_alarm:")
+
+
 def test_a_zone_that_wakes_up_is_read(tmp_path):
     source = ThermalSource(ORIN_NX.plant(tmp_path / "root"))
     assert source.read(0).temperature_zone == "soc1"

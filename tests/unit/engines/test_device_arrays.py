@@ -73,6 +73,17 @@ def test_what_is_in_another_order_or_of_no_type_of_numpys_is_refused(given):
         on_device(given)
 
 
+def test_what_its_library_keeps_is_refused_in_its_words(monkeypatch):
+    """As torch does with a tensor that needs gradients."""
+
+    def refuse(self, stream=None):
+        raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
+
+    monkeypatch.setattr(OfDlpack, "__dlpack__", refuse)
+    with pytest.raises(BadInput, match="does not hand over: Can't export .*detach"):
+        on_device(OfDlpack())
+
+
 def test_other_engines_say_that_they_take_no_such_input():
     array = on_device(interface())
     with pytest.raises(

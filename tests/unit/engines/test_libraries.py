@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Any, Dict, Tuple
+from typing import Any, Dict, Optional, Tuple
 
 import llama_double
 import pytest
@@ -62,18 +62,23 @@ def folder(tmp_path: Any) -> Any:
 
 
 class Missing:
-    """Finds every module but one, and those below it."""
+    """Finds every module but one, and those below it; or that one fails when it is imported."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, error: Optional[Exception] = None) -> None:
         self.name = name
+        self.error = error or ModuleNotFoundError(f"No module named {name!r}", name=name)
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
         if name.split(".")[0] == self.name:
-            raise ModuleNotFoundError(f"No module named {self.name!r}", name=self.name)
+            raise self.error
 
 
-def without(monkeypatch: Any, name: str) -> None:
-    """Have a library missing, as if nothing had imported it yet."""
+BROKEN = (OSError("libcublas.so.12: cannot open"), RuntimeError("Failed to load libcublas.so.12"))
+"""The errors of torch and of llama-cpp-python where a library of their own does not load."""
+
+
+def without(monkeypatch: Any, name: str, error: Optional[Exception] = None) -> None:
+    """Have a library missing, or broken, as if nothing had imported it yet."""
     for module in list(sys.modules):
         of_engine = module.startswith("edgeserve.engines.") and module.count(".") > 1
         if module.split(".")[0] == name or of_engine and _imports(sys.modules[module], name):
@@ -81,7 +86,7 @@ def without(monkeypatch: Any, name: str) -> None:
             if package in sys.modules:  # there too the module is again what it was, afterwards
                 monkeypatch.setattr(sys.modules[package], leaf, sys.modules[module], raising=False)
             monkeypatch.delitem(sys.modules, module)
-    monkeypatch.setattr(sys, "meta_path", [Missing(name), *sys.meta_path])
+    monkeypatch.setattr(sys, "meta_path", [Missing(name, error), *sys.meta_path])
 
 
 def _imports(module: Any, name: str) -> bool:
@@ -123,3 +128,19 @@ def test_init_writes_nothing_that_could_not_be_served(
     out = folder / "edge.toml"
     assert cli.main(["init", "--here", str(folder / file), "--out", str(out), "--cpu"]) != 0
     assert library in capsys.readouterr().err and not out.exists()
+
+
+@pytest.mark.parametrize("error", BROKEN, ids=["OSError", "RuntimeError"])
+@pytest.mark.parametrize("case", ["lm, llama.cpp", "lm, torch", "torch", "sentence, llama.cpp", "whisper"])
+def test_a_library_that_does_not_load_is_said_like_one_that_is_missing(
+    folder: Any, case: str, error: Exception, monkeypatch: Any, capsys: Any
+) -> None:
+    model, library, _ = NEEDS[case]
+    table = {"lane": {"cpu0": {}}, "model": {"m": model}, "app": {"m": {"model": "m", "slo": "1s"}}}
+    without(monkeypatch, library, error)
+    problems = check_models(parse_config(table, str(folder)), {})
+    assert [(problem.stops, "libcublas.so.12" in problem.text) for problem in problems] == [(True, True)], problems
+    assert "raised" not in problems[0].text
+    if model["file"] in ("m.gguf", "m.pt2"):
+        assert cli.main(["init", "--here", str(folder / model["file"]), "--out", str(folder / "e.toml"), "--cpu"]) != 0
+        assert "libcublas.so.12" in capsys.readouterr().err

@@ -43,6 +43,26 @@ def test_a_runtime_that_falls_behind_the_greedy_thread_or_answers_wrongly_is_tol
     assert [row.holds for row in checks.rows] == [False] * 5
 
 
+@pytest.mark.parametrize(
+    ("found", "passed", "faults", "holds"), [(0, 1, 0, True), (3, 1, 3, False), (0, 0, None, False)]
+)
+def test_what_the_sanitizer_found_is_told_and_tests_that_did_not_run_prove_nothing(
+    tmp_path, monkeypatch, found, passed, faults, holds
+):
+    from lib import sanitize_bench
+
+    program = tmp_path / "compute-sanitizer"
+    said = f"{passed} passed\\n========= ERROR SUMMARY: {found} errors\\n" if passed else "1 skipped\\nERROR SUMMARY: 0"
+    program.write_text(f"#!/bin/sh\nprintf '{said}'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    rows = sanitize_bench.sanitize(None)["rows"]
+    assert rows == [{"tool": tool, "faults": faults} for tool in ("memcheck", "racecheck")]
+    checks = Checks("scripts/gpu_check.py")
+    gpu_check.check({"sanitize": {"rows": rows}}, checks)
+    assert [row.holds for row in checks.rows] == [holds] * 2
+
+
 def test_clocks_are_those_that_the_server_reads(tmp_path):
     from board_trees import AGX_ORIN
 

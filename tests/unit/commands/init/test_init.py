@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import struct
 from pathlib import Path
@@ -632,9 +633,11 @@ class Lengths:
         pass
 
 
-def test_a_gguf_file_that_makes_vectors_becomes_a_sentence_model(tmp_path, llama, monkeypatch):
-    from edgeserve.engines.lm import llama_sentences
-
+@pytest.mark.parametrize("gpu", ["", "1"], ids=["no gpu", "a gpu"])
+def test_a_gguf_file_that_makes_vectors_becomes_a_sentence_model(tmp_path, llama, monkeypatch, gpu):
+    llama_sentences = importlib.import_module(llama_double.SENTENCES)
+    monkeypatch.setenv("LLAMA_DOUBLE_GPU", gpu)
+    monkeypatch.setattr(trial, "has_nvidia_gpu", lambda: bool(gpu))
     monkeypatch.setattr(llama_sentences, "LlamaEncoder", Lengths)
     path = gguf_file(
         tmp_path / "small.gguf",
@@ -646,7 +649,9 @@ def test_a_gguf_file_that_makes_vectors_becomes_a_sentence_model(tmp_path, llama
         ],
         tensors=1,
     )
-    config = written(tmp_path, path)
+    out = str(tmp_path / "edge.toml")
+    assert cli.main(["init", "--here", path, "--out", out]) == 0
+    config = load_config(out)
     assert (config.models["small"].engine, config.models["small"].options) == ("sentence", {})
     assert {name: entry.dtype for name, entry in config.apps["small"].inputs.items()} == {"text": "text"}
     with Runtime(config) as runtime:

@@ -73,24 +73,45 @@ print("all calls made")
 """
 
 
-@pytest.mark.skipif(COMPILER is None or not sys.platform.startswith("linux"), reason="needs a C compiler on Linux")
+pytestmark = pytest.mark.skipif(
+    COMPILER is None or not sys.platform.startswith("linux"), reason="needs a C compiler on Linux"
+)
+
+
+def beside_the_double(folder, version, *words):
+    """A Python of its own where the driver's library is the double."""
+    source, flags = str(LIBRARY / "libcuda_double.c"), ["-shared", "-fPIC", "-Wall", "-ldl", f"-DVERSION={version}"]
+    subprocess.run([str(COMPILER), *flags, "-o", str(folder / "libcuda.so.1"), source], check=True, timeout=60)
+    root = str(LIBRARY.parents[1])
+    return subprocess.run(
+        [sys.executable, *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        cwd=root,
+        env={**os.environ, "LD_LIBRARY_PATH": str(folder), "PYTHONPATH": os.pathsep.join([root, *sys.path])},
+    )
+
+
 @pytest.mark.parametrize(
     ("binding", "version"), [*[("nvidia", version) for version in VERSIONS], ("plain", 11040), ("plain", 13000)]
 )
 def test_the_library_is_called_as_it_wants(tmp_path, binding, version):
     if binding == "nvidia":
         pytest.importorskip("cuda", reason="pip install 'edgeserve-runtime[gpu]'")
-    built = tmp_path / "libcuda.so.1"
-    source = str(LIBRARY / "libcuda_double.c")
-    flags = ["-shared", "-fPIC", "-Wall", "-ldl", f"-DVERSION={version}"]
-    subprocess.run([str(COMPILER), *flags, "-o", str(built), source], check=True, timeout=60)
-    root = str(LIBRARY.parents[1])
-    done = subprocess.run(
-        [sys.executable, "-c", SCENE, str(version), binding],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env={**os.environ, "LD_LIBRARY_PATH": str(tmp_path), "PYTHONPATH": os.pathsep.join([root, *sys.path])},
-    )
+    done = beside_the_double(tmp_path, version, "-c", SCENE, str(version), binding)
     assert "all calls made" in done.stdout, done.stdout + done.stderr
+
+
+COLLECT = """
+import sys, pytest
+sys.modules["cuda"] = None
+sys.exit(pytest.main(["tests/gpu", "--collect-only", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]))
+"""
+
+
+def test_tests_for_a_gpu_are_collected_where_the_drivers_library_is_alone(tmp_path):
+    """As on a board without NVIDIA's binding: a file that fails would end the whole report."""
+    done = beside_the_double(tmp_path, 13000, "-c", COLLECT)
+    assert done.returncode == 0, done.stdout + done.stderr

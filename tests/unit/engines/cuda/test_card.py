@@ -18,14 +18,19 @@ EDGE = {
     "app": {"a": {"model": "m", "slo": "1s"}},
 }
 
+ORIN = {"COMPUTE_CAPABILITY_MAJOR": 8, "COMPUTE_CAPABILITY_MINOR": 7, "MULTIPROCESSOR_COUNT": 16}
+
 
 def test_a_lanes_gpu_is_told_by_name_capability_and_driver(monkeypatch, tmp_path):
-    double = CudaDouble(attributes={"COMPUTE_CAPABILITY_MAJOR": 8, "COMPUTE_CAPABILITY_MINOR": 7})
+    double = CudaDouble(attributes=ORIN)
     monkeypatch.setattr(module, "open_driver", lambda: double)
     cards = module.cards_of(parse_config(EDGE))
     assert list(cards) == ["gpu0"]
     assert cards["gpu0"]["compute_capability"] == "8.7"
     assert cards["gpu0"]["name"] == double.device_name(0)
+    smaller = CudaDouble(attributes={**ORIN, "MULTIPROCESSOR_COUNT": 4})
+    monkeypatch.setattr(module, "open_driver", lambda: smaller)
+    assert module.card(0) != cards["gpu0"], "every Orin is named alike, and has the same capability"
     version = tmp_path / "proc/driver/nvidia/version"
     version.parent.mkdir(parents=True)
     version.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  Sun Jul 27 07:16:18 UTC 2025\n")
@@ -42,14 +47,17 @@ def test_without_a_library_nothing_is_told(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("file", "libraries"),
+    ("engine", "file", "libraries"),
     [
-        ("m/config.json", {"torch", "transformers"}),
-        ("m.gguf", {"llama-cpp-python"}),
-        ("m.onnx", {"onnxruntime"}),
+        ("lm", "m/config.json", {"torch", "transformers"}),
+        ("lm", "m.gguf", {"llama-cpp-python"}),
+        ("lm", "m.onnx", {"onnxruntime"}),
+        ("sentence", "m.gguf", {"llama-cpp-python"}),
+        ("sentence", "m.onnx", {"onnxruntime"}),
+        ("whisper", "model.bin", {"ctranslate2"}),
     ],
 )
-def test_the_libraries_of_a_language_model_are_those_of_its_back_end(monkeypatch, file, libraries):
+def test_the_libraries_of_a_language_model_are_those_of_its_back_end(monkeypatch, engine, file, libraries):
     monkeypatch.setattr(versions, "installed", lambda names: dict.fromkeys(names, "1.0"))
-    found = versions.engine_versions(ModelConfig("m", "lm", file=file))
+    found = versions.engine_versions(ModelConfig("m", engine, file=file))
     assert set(found) - {"edgeserve", "python", "numpy"} == libraries

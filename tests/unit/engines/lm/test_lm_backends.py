@@ -13,6 +13,7 @@ from dataclasses import replace
 import llama_double
 import numpy as np
 import pytest
+import saved_llama
 
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
@@ -37,43 +38,6 @@ def doubled(monkeypatch, **overrides):
     return double
 
 
-def transformers_model(directory, template="", adds_first=False):
-    """A Llama of transformers that was never trained, saved with a byte-level tokenizer."""
-    torch = pytest.importorskip("torch", reason="pip install -e '.[lm-torch]'")
-    transformers = pytest.importorskip("transformers", reason="pip install -e '.[lm-torch]'")
-    tokenizers = pytest.importorskip("tokenizers", reason="pip install -e '.[lm]'")
-    from edgeserve.engines.lm.tokenizers import byte_characters
-
-    numbers = byte_characters()
-    torch.manual_seed(1)
-    config = transformers.LlamaConfig(
-        vocab_size=258,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=128,
-        initializer_range=0.5,
-        bos_token_id=256,
-        eos_token_id=257,
-    )
-    transformers.LlamaForCausalLM(config).save_pretrained(directory)
-    opened = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=numbers, merges=[]))
-    opened.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    opened.decoder = tokenizers.decoders.ByteLevel()
-    opened.add_special_tokens(["<|im_start|>", "<|im_end|>"])
-    if adds_first:
-        opened.post_processor = tokenizers.processors.TemplateProcessing(
-            single="<|im_start|> $A", special_tokens=[("<|im_start|>", 256)]
-        )
-    wrapped = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=opened, bos_token="<|im_start|>", eos_token="<|im_end|>", chat_template=template or None
-    )
-    wrapped.save_pretrained(directory)
-    return "config.json"
-
-
 def model_file(kind, tmp_path, monkeypatch, template="", adds_first=False):
     """The file of a model whose control tokens are <|im_start|> and <|im_end|>: the one that begins a sequence, which
     it has before every text where ``adds_first``, and the one that ends a turn."""
@@ -86,7 +50,7 @@ def model_file(kind, tmp_path, monkeypatch, template="", adds_first=False):
         )
         return llama_double.write_file(tmp_path / "model.gguf")
     if kind == "transformers":
-        return transformers_model(directory, template, adds_first)
+        return saved_llama.save(directory, template, adds_first)
     if kind == "onnx":
         pytest.importorskip("onnx", reason="pip install -e '.[test]'")
         pytest.importorskip("onnxruntime", reason="pip install -e '.[onnx]'")
@@ -218,7 +182,7 @@ def test_an_answer_of_transformers_ends_where_its_own_generate_ends(tmp_path, wh
         (result,) = run(engine.open(LaneInfo()), [{"prompt": "the", "max_tokens": 12, **more}])
         return result.outputs["tokens"].tolist(), result.outputs["finish_reason"]
 
-    file = transformers_model(str(tmp_path))
+    file = saved_llama.save(str(tmp_path))
     whole, _ = answered(ignore_eos=True)
     if where == "config.json":
         (tmp_path / "generation_config.json").unlink()  # what it lacks counts then
@@ -237,7 +201,7 @@ def test_an_answer_of_transformers_ends_where_its_own_generate_ends(tmp_path, wh
 )
 def test_a_model_of_transformers_that_cannot_be_served_is_not_loaded(tmp_path, family, settings, says):
     """Each of its requests would fail in a step."""
-    file = transformers_model(str(tmp_path))
+    file = saved_llama.save(str(tmp_path))
     transformers = importlib.import_module("transformers")
     size = {} if family == "GPT2" else {"hidden_size": 32}
     config = getattr(transformers, f"{family}Config")(vocab_size=258, **size, **settings)
@@ -248,7 +212,7 @@ def test_a_model_of_transformers_that_cannot_be_served_is_not_loaded(tmp_path, f
 
 def test_of_several_chat_templates_the_default_one_is_used(tmp_path):
     pytest.importorskip("jinja2", reason="pip install -e '.[test]'")
-    file = transformers_model(str(tmp_path), {"default": TURNS, "rag": "{{ 1 }}"})
+    file = saved_llama.save(str(tmp_path), {"default": TURNS, "rag": "{{ 1 }}"})
     engine = make_engine(ModelConfig(name="chat", engine="lm", file=file), [LaneInfo()], str(tmp_path))
     engine.load()
     prompt = engine.language("cpu0").reader.read({"messages": [{"role": "user", "content": "the"}]}).prompt
@@ -420,6 +384,9 @@ def test_what_llama_cpp_says_of_a_failure_is_in_the_message_once(llama_file, mon
     for _ in range(2):
         with pytest.raises(EngineError, match=expected):
             make_engine(llama_file[0], [LaneInfo()], llama_file[1]).load()
+    said[:] = [(4, b"alloc_tensor_range: failed to allocate CUDA0 buffer of size 9\n")]
+    with pytest.raises(OutOfMemory, match="CUDA0 buffer"):
+        make_engine(llama_file[0], [LaneInfo()], llama_file[1]).load()
     said.clear()
     with pytest.raises(EngineError, match=r"memory for it$"):
         make_engine(llama_file[0], [LaneInfo()], llama_file[1]).load()
@@ -485,15 +452,18 @@ def test_a_model_that_is_not_a_decoder_alone_is_refused_before_its_weights_are_r
         engine.count_tokens({"prompt": "x"})
 
 
-@pytest.mark.parametrize("architecture", ["t5", "bert"])
-def test_llama_cpp_says_which_models_are_no_decoder_alone(tmp_path, architecture):
+@pytest.mark.parametrize(
+    ("architecture", "says"),
+    [("t5", "is of architecture 't5'.*a decoder alone"), ("bert", "makes vectors of texts .bert., and writes none")],
+)
+def test_llama_cpp_says_which_models_are_no_decoder_alone(tmp_path, architecture, says):
     pytest.importorskip("llama_cpp", reason="pip install -e '.[lm-llama]' (builds llama.cpp, about ten minutes)")
     pytest.importorskip("gguf", reason="pip install -e '.[lm-convert]'")
     import lm_models
 
     file = lm_models.encoder_gguf(str(tmp_path), architecture)
     engine = make_engine(ModelConfig(name="chat", engine="lm", file=file), [LaneInfo()], str(tmp_path))
-    with pytest.raises(EngineError, match=f"is of architecture '{architecture}'.*a decoder alone"):
+    with pytest.raises(EngineError, match=says):
         engine.load()
 
 
@@ -551,7 +521,7 @@ def test_a_gguf_file_gives_the_same_scores_on_onnx_runtime_and_llama_cpp(tmp_pat
 @pytest.fixture
 def on_gpu(tmp_path, monkeypatch):
     """(torch's double, an engine on it, its lane and its network)"""
-    file = transformers_model(str(tmp_path))
+    file = saved_llama.save(str(tmp_path))
     import torch_cuda_double
     import transformers
 

@@ -157,7 +157,7 @@ def test_the_best_found_on_a_device_are_those_of_all_scores_or_not_known(seed, c
 
 
 def chosen_by_sorting(scores, sampling, draw):
-    """What the rules of :class:`Sampling` say, word by word."""
+    """The rules of :class:`Sampling`, word by word."""
     scaled = scores.astype(np.float64) / sampling.temperature
     chances = np.exp(scaled - scaled.max())
     chances[chances < sampling.min_p] = 0.0

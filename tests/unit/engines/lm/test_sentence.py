@@ -108,7 +108,13 @@ def test_a_text_has_all_tokens_that_its_gguf_file_puts_around_it(tmp_path, monke
     monkeypatch.setitem(sys.modules, "llama_cpp", double)
     llama_double.forget(monkeypatch)
     path = str(tmp_path / llama_double.write_file(tmp_path / "model.gguf"))
+    opened, contexts = [], []
+    load, begin = double.llama_model_load_from_file, double.llama_init_from_model
+    double.llama_model_load_from_file = lambda path, settings: opened.append(settings) or load(path, settings)
+    double.llama_init_from_model = lambda model, settings: contexts.append(settings) or begin(model, settings)
     encoder = importlib.import_module(llama_double.SENTENCES).LlamaEncoder("s", path, 64, 2, 3, 1)
+    assert (opened[0].n_gpu_layers, opened[0].main_gpu) == (0, -1), "a lane of a CPU leaves the GPU alone"
+    assert contexts[0].offload_kqv is contexts[0].op_offload is False
     assert encoder.tokens_of("ab") == [256, *b"ab", 257] and encoder.tokens_of("") == [256, 257]
 
 

@@ -15,7 +15,7 @@ from edgeserve.engines import make_engine
 from edgeserve.engines.base import Batch, LaneInfo
 from edgeserve.engines.speech.heard import HeardWindow, SpokenSegment, window_of
 from edgeserve.engines.speech.mel import log_mel
-from edgeserve.errors import EngineError, OutOfMemory
+from edgeserve.errors import DeviceLost, DeviceMissing, EngineError, OutOfMemory
 
 ENGINE = "edgeserve.engines.speech.whisper"
 
@@ -138,16 +138,29 @@ def test_what_is_no_sound_is_refused_and_the_others_run(make, audio, why):
         raise wrong.error
 
 
-@pytest.mark.parametrize(("text", "kind"), [("CUDA out of memory", OutOfMemory), ("no kernel", EngineError)])
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("CUDA failed with error out of memory", OutOfMemory),
+        ("cuBLAS failed with status CUBLAS_STATUS_ALLOC_FAILED", OutOfMemory),
+        ("CUDA failed with error an illegal memory access was encountered", DeviceLost),
+        ("CUDA failed with error CUDA driver version is insufficient for CUDA runtime version", DeviceMissing),
+        ("no kernel", EngineError),
+    ],
+)
 def test_what_the_library_cannot_do_is_said(make, monkeypatch, text, kind):
-    session = make().open(LaneInfo())
+    engine = make()
+    session = engine.open(LaneInfo())
 
     def fail(*given, **named):
         raise RuntimeError(text)
 
     monkeypatch.setattr(session._network, "generate", fail)
-    with pytest.raises(kind, match=f"'ear'.*{text}"):
-        run(session, double.sound(1, seconds=2))
+    monkeypatch.setattr(double.Whisper, "__init__", fail)
+    for call in (lambda: run(session, double.sound(1, seconds=2)), lambda: engine.open(LaneInfo(name="other"))):
+        with pytest.raises(EngineError) as caught:
+            call()
+        assert type(caught.value) is kind and "'ear'" in str(caught.value) and text in str(caught.value)
 
 
 def test_files_that_are_no_whisper_network_are_refused(make, tmp_path):

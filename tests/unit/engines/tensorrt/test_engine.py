@@ -251,6 +251,8 @@ def test_a_plan_that_the_library_refuses_is_built_again_once(double, builds, tmp
         ),
         ("Requested amount of GPU memory (8388608 bytes) could not be allocated", OutOfMemory),
         ("[x.cpp::y::1] Error Code 1: Cuda Runtime (an illegal memory access was encountered)", DeviceLost),
+        ("[impl.cpp::alloc::585] Error Code 1: Myelin (Error 2 (out of memory))", OutOfMemory),
+        ("[cudnn.cpp::create::9] Error Code 1: Cudnn (CUDNN_STATUS_ALLOC_FAILED)", OutOfMemory),
     ],
 )
 def test_a_device_that_fails_while_a_plan_is_loaded_is_not_the_plans_fault(double, builds, tmp_path, said, kind):
