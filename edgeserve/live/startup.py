@@ -51,7 +51,6 @@ from edgeserve.offload.lane_thread import LaneDown, LaneThread, LaneWork, WorkDo
 from edgeserve.offload.pin import allowed_cores, pin_thread
 from edgeserve.sched.core.build import ASSUMED_NS, copy_lane_name, model_lanes, shared_bytes
 from edgeserve.sched.protocol.actions import START_ANY_TIME_NS
-from edgeserve.texts import is_text
 from edgeserve.units import NS_PER_MS, NS_PER_S, format_duration, format_size
 from edgeserve.waits import readable_files
 
@@ -533,7 +532,7 @@ def output_types(outputs: Mapping[str, Any]) -> Dict[str, OutputType]:
             found[name] = OutputType("text", ())
         elif isinstance(value, (np.ndarray, np.generic, int, float)):
             array = np.asarray(value)
-            found[name] = OutputType("text" if is_text(array) else str(array.dtype), (-1,) * array.ndim)
+            found[name] = OutputType("text" if array.dtype.kind in "OU" else str(array.dtype), (-1,) * array.ndim)
     return found
 
 
