@@ -1,5 +1,5 @@
-"""The connections of the front's HTTP: how many may be open, how long one may take to say what it wants, and how much of
-it is read at a time.
+"""The connections of the front's HTTP: how many may be open, how long one may take to say what it wants, and how much
+of it is read at a time.
 
 uvicorn bounds requests, not connections that send none, nor the bytes of a head, nor what it parses in one turn of the
 event loop. Knows no request beyond whether one is being served.
@@ -41,22 +41,21 @@ FILES_KEPT = 128
 
 
 class HttpConnections:
-    """The open connections. At their greatest number, a new one takes the place of the oldest: first among those without
-    a request yet, then of the idle ones, then of those whose request has not come whole; where each serves a request,
-    the new one is ended. For the event loop's thread."""
+    """The open connections. At their greatest number, a new one takes the place of the oldest: first among those
+    without a request yet, then of those that are idle or whose request is still coming; where each is answered, the new
+    one is ended. For the event loop's thread."""
 
     def __init__(self, count_max: int) -> None:
         files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         self._count_max = count_max if files < 0 else max(1, min(count_max, files - FILES_KEPT))
         self._open: Set[Any] = set()
         self._silent: Dict[Any, None] = {}  # that have asked nothing yet, in the order in which they came
-        self._idle: Dict[Any, None] = {}  # in the order in which they became so
-        self._coming: Dict[Any, None] = {}  # whose request has begun to come, in that order
+        self._waiting: Dict[Any, bool] = {}  # in the order in which they began to; whether a request is coming
 
     def enter(self, protocol: Any) -> bool:
         """A connection was accepted; whether it may stay."""
         if len(self._open) >= self._count_max:
-            oldest = next(iter(self._silent or self._idle or self._coming), None)
+            oldest = next(iter(self._silent or self._waiting), None)
             if oldest is None:
                 return False
             self.leave(oldest)
@@ -78,17 +77,17 @@ class HttpConnections:
     def busy(self, protocol: Any, is_coming: bool = False) -> None:
         """It serves a request, of which more ``is_coming``."""
         self._silent.pop(protocol, None)
-        self._idle.pop(protocol, None)
+        if is_coming and self._waiting.get(protocol):
+            return
+        self._waiting.pop(protocol, None)
         if is_coming:
-            self._coming.setdefault(protocol)
-        else:
-            self._coming.pop(protocol, None)
+            self._waiting[protocol] = True
 
     def idle(self, protocol: Any) -> None:
         """It serves none any more."""
-        self._coming.pop(protocol, None)
+        self._waiting.pop(protocol, None)
         if protocol in self._open:
-            self._idle[protocol] = None
+            self._waiting[protocol] = False
 
 
 class _Endless:
