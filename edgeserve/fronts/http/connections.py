@@ -117,114 +117,115 @@ class _Reading(FlowControl):
             super().resume_reading()
 
 
+class _Bounded(AutoHTTPProtocol):  # type: ignore[misc,valid-type]  # one of two classes
+    """One connection, among those that are ``open``. ``waits``: what ends it when no head of a request comes; ``rest``:
+    bytes that are not parsed yet, and ``turn`` when they will be; ``events``: what the parser found in this turn;
+    ``unused_bytes``: parsed since a head was complete or a part of a body came."""
+
+    open: HttpConnections
+    waits: Any = None
+    turn: Any = None
+    is_refused = False
+    events = unused_bytes = 0
+
+    def connection_made(self, transport: Any) -> None:
+        """See :class:`asyncio.Protocol`."""
+        self.is_refused = not self.open.enter(self)
+        if self.is_refused:
+            transport.abort()
+            return
+        super().connection_made(transport)
+        self.rest = bytearray()
+        if IN_PIECES:
+            self.flow = _Reading(transport, self)
+        # What ASGI calls the client's address: a process of this machine may use many, and has one user.
+        self.client = (user_at(transport), 0)
+        self.waits = self.loop.call_later(HEAD_S, transport.abort)
+
+    def connection_lost(self, exc: Any) -> None:
+        """See :class:`asyncio.Protocol`."""
+        if not self.is_refused:
+            self._wait_no_more()
+            self.rest.clear()
+            self.open.leave(self)
+            super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """See :class:`asyncio.Protocol`."""
+        if not IN_PIECES:
+            return self._parse(data)
+        self.rest += data
+        if self.turn is None:
+            self._parse_some()
+
+    def _parse_some(self) -> None:
+        """Parse what others may wait for, up to the first request that waits behind another."""
+        self.turn, self.events, size = None, 0, PIECE_BYTES
+        while self.rest and not self.pipeline and self.events < EVENTS_AT_ONCE and not self.transport.is_closing():
+            piece, events = bytes(self.rest[:size]), self.events
+            del self.rest[:size]
+            self.unused_bytes += len(piece)
+            self._parse(piece)
+            size = min(2 * size, PIECE_BYTES_MAX) if self.events <= events + 1 else PIECE_BYTES
+            if self.unused_bytes > HEAD_BYTES_MAX:
+                self._refuse_head()
+        if self.transport.is_closing():
+            self.rest.clear()
+        elif not self.rest:
+            self.flow.resume_reading()
+        else:
+            self.flow.pause_reading()
+            self.turn = None if self.pipeline else self.loop.call_soon(self._parse_some)
+
+    def _parse(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._wait_no_more()
+            self.open.busy(self, self.cycle.more_body)
+        elif self.waits is None:  # a part of a head
+            self.waits = self.loop.call_later(HEAD_S, self.transport.abort)
+
+    def _refuse_head(self) -> None:
+        if self.cycle is None or self.cycle.response_complete:
+            told = b"the head of a request has at most %d bytes\n" % HEAD_BYTES_MAX
+            self.transport.write(HEAD_TOO_LARGE % (len(told), told))
+        self.transport.close()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """See httptools."""
+        self.events += 1
+        super().on_header(name, value)
+
+    def on_body(self, body: bytes) -> None:
+        """See httptools."""
+        self.events += 1
+        self.unused_bytes = 0
+        super().on_body(body)
+
+    def on_headers_complete(self) -> None:
+        """See httptools; h11 knows by itself what HTTP 1.0 has not."""
+        self.events += 1
+        self.unused_bytes = 0
+        super().on_headers_complete()
+        if self.cycle is not None and self.cycle.scope["http_version"] == "1.0":
+            self.cycle.chunked_encoding, self.cycle.expected_content_length = False, _Endless()
+
+    def on_response_complete(self) -> None:
+        """See uvicorn."""
+        super().on_response_complete()
+        if self.rest and self.turn is None:
+            self.turn = self.loop.call_soon(self._parse_some)
+        else:
+            self.flow.resume_reading()  # of what waited this was the last
+        if self.cycle is None or self.cycle.response_complete:  # else a request waited behind this one
+            self.open.idle(self)
+
+    def _wait_no_more(self) -> None:
+        if self.waits is not None:
+            self.waits.cancel()
+            self.waits = None
+
+
 def protocol_of(connections: HttpConnections) -> Any:
     """uvicorn's protocol of a connection, within the bounds of ``connections``."""
-
-    class Bounded(AutoHTTPProtocol):  # type: ignore[misc,valid-type]  # one of two classes
-        """One connection. ``waits``: what ends it when no head of a request comes; ``rest``: bytes that are not parsed
-        yet, and ``turn`` when they will be; ``events``: what the parser found in this turn; ``unused_bytes``: parsed
-        since a head was complete or a part of a body came."""
-
-        waits: Any = None
-        turn: Any = None
-        is_refused = False
-        events = unused_bytes = 0
-
-        def connection_made(self, transport: Any) -> None:
-            """See :class:`asyncio.Protocol`."""
-            self.is_refused = not connections.enter(self)
-            if self.is_refused:
-                transport.abort()
-                return
-            super().connection_made(transport)
-            self.rest = bytearray()
-            if IN_PIECES:
-                self.flow = _Reading(transport, self)
-            # What ASGI calls the client's address: a process of this machine may use many, and has one user.
-            self.client = (user_at(transport), 0)
-            self.waits = self.loop.call_later(HEAD_S, transport.abort)
-
-        def connection_lost(self, exc: Any) -> None:
-            """See :class:`asyncio.Protocol`."""
-            if not self.is_refused:
-                self._wait_no_more()
-                self.rest.clear()
-                connections.leave(self)
-                super().connection_lost(exc)
-
-        def data_received(self, data: bytes) -> None:
-            """See :class:`asyncio.Protocol`."""
-            if not IN_PIECES:
-                return self._parse(data)
-            self.rest += data
-            if self.turn is None:
-                self._parse_some()
-
-        def _parse_some(self) -> None:
-            """Parse what others may wait for, up to the first request that waits behind another."""
-            self.turn, self.events, size = None, 0, PIECE_BYTES
-            while self.rest and not self.pipeline and self.events < EVENTS_AT_ONCE and not self.transport.is_closing():
-                piece, events = bytes(self.rest[:size]), self.events
-                del self.rest[:size]
-                self.unused_bytes += len(piece)
-                self._parse(piece)
-                size = min(2 * size, PIECE_BYTES_MAX) if self.events <= events + 1 else PIECE_BYTES
-                if self.unused_bytes > HEAD_BYTES_MAX:
-                    self._refuse_head()
-            if self.transport.is_closing():
-                self.rest.clear()
-            elif not self.rest:
-                self.flow.resume_reading()
-            else:
-                self.flow.pause_reading()
-                self.turn = None if self.pipeline else self.loop.call_soon(self._parse_some)
-
-        def _parse(self, data: bytes) -> None:
-            super().data_received(data)
-            if self.cycle is not None and not self.cycle.response_complete:
-                self._wait_no_more()
-                connections.busy(self, self.cycle.more_body)
-            elif self.waits is None:  # a part of a head
-                self.waits = self.loop.call_later(HEAD_S, self.transport.abort)
-
-        def _refuse_head(self) -> None:
-            if self.cycle is None or self.cycle.response_complete:
-                told = b"the head of a request has at most %d bytes\n" % HEAD_BYTES_MAX
-                self.transport.write(HEAD_TOO_LARGE % (len(told), told))
-            self.transport.close()
-
-        def on_header(self, name: bytes, value: bytes) -> None:
-            """See httptools."""
-            self.events += 1
-            super().on_header(name, value)
-
-        def on_body(self, body: bytes) -> None:
-            """See httptools."""
-            self.events += 1
-            self.unused_bytes = 0
-            super().on_body(body)
-
-        def on_headers_complete(self) -> None:
-            """See httptools; h11 knows by itself what HTTP 1.0 has not."""
-            self.events += 1
-            self.unused_bytes = 0
-            super().on_headers_complete()
-            if self.cycle is not None and self.cycle.scope["http_version"] == "1.0":
-                self.cycle.chunked_encoding, self.cycle.expected_content_length = False, _Endless()
-
-        def on_response_complete(self) -> None:
-            """See uvicorn."""
-            super().on_response_complete()
-            if self.rest and self.turn is None:
-                self.turn = self.loop.call_soon(self._parse_some)
-            else:
-                self.flow.resume_reading()  # of what waited this was the last
-            if self.cycle is None or self.cycle.response_complete:  # else a request waited behind this one
-                connections.idle(self)
-
-        def _wait_no_more(self) -> None:
-            if self.waits is not None:
-                self.waits.cancel()
-                self.waits = None
-
-    return Bounded
+    return type("Bounded", (_Bounded,), {"open": connections})
