@@ -30,6 +30,11 @@ class FrontSettings:
         """The place of a key, for errors: ``[front.NAME] key``, or the option of the command line."""
         return self.places.get(key, key)
 
+    @property
+    def identity(self) -> str:
+        """What one front alone can be at a time, in words, such as a name on a broker; ``""`` where there is none."""
+        return ""
+
 
 class Front:
     """A front for clients of one protocol. Subclass it, and subclass

@@ -10,10 +10,11 @@ import json
 import logging
 import signal
 import threading
-from typing import List, Optional
+from typing import Dict, List, Optional
 
 from edgeserve.child import Child, how_it_ended
 from edgeserve.config.schema import Config
+from edgeserve.errors import ConfigError
 from edgeserve.front.registry import front_of, server_key_of
 from edgeserve.front.runner import WRONG_USAGE
 
@@ -84,10 +85,17 @@ class FrontProcess:
 
 
 class FrontProcesses:
-    """All fronts of a configuration, checked and not started."""
+    """All fronts of a configuration, checked and not started. Raises :class:`~edgeserve.errors.ConfigError`, also where
+    two would take each other's place."""
 
     def __init__(self, config: Config) -> None:
         self._fronts = [FrontProcess(config, name) for name in config.fronts]
+        known: Dict[str, str] = {}
+        for front in self._fronts:
+            identity = front.settings.identity
+            other = known.setdefault(identity, front.name)
+            if identity and other != front.name:
+                raise ConfigError(f"[front.{front.name}] has {identity}, as [front.{other}]; give one of them another")
 
     def start(self, endpoint: str) -> None:
         """Start them."""

@@ -190,6 +190,7 @@ def _head(status: str, kind: str) -> bytes:
         f"HTTP/1.1 {status}",
         f"Content-Type: {kind}",
         "Cache-Control: no-store",
+        "X-Accel-Buffering: no",  # else nginx keeps frames together
         "Connection: close",
         "X-Content-Type-Options: nosniff",
         "X-Frame-Options: DENY",

@@ -84,11 +84,11 @@ def entities(
     for camera in options.cameras:
         topic = f"{base}/detections/{camera}"
         shown: Dict[str, Any] = {"expire_after": STALE_S, "json_attributes_topic": topic}
-        sensor(f"{camera}_count", f"{camera} objects", topic, "{{ value_json.count }}", None, **shown)
+        sensor(f"camera_{camera}_count", f"{camera} objects", topic, "{{ value_json.count }}", None, **shown)
         for label in options.watched:
             put(
                 "binary_sensor",
-                f"{camera}_{label_of(label)}",
+                f"camera_{camera}_{label_of(label)}",
                 f"{camera} {label}",
                 state_topic=topic,
                 value_template=f"{{{{ 'ON' if value_json.labels.get({json.dumps(label)}, 0) else 'OFF' }}}}",
@@ -96,7 +96,7 @@ def entities(
                 expire_after=STALE_S,
             )
         types, topic = list(options.watched), f"{base}/events/{camera}"
-        put("event", f"{camera}_event", f"{camera} sees", state_topic=topic, event_types=types)
+        put("event", f"camera_{camera}_event", f"{camera} sees", state_topic=topic, event_types=types)
     if options.may_reload:
         put("button", "reload", "Reload", command_topic=f"{base}/reload", device_class="restart")
     return found

@@ -95,6 +95,11 @@ class Mqtt(FrontSettings):
         return f"edgeserve/{self.name}"
 
     @property
+    def identity(self) -> str:
+        """See :class:`~edgeserve.front.FrontSettings`."""
+        return f"name = {self.name!r} on the broker {self.host}:{self.port}"
+
+    @property
     def node(self) -> str:
         """Its name among Home Assistant's devices."""
         return f"edgeserve_{self.name}"

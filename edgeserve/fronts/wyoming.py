@@ -364,7 +364,7 @@ class WyomingConnection:
             await self.send(Pong(Ping.from_event(event).text))
         elif Detect.is_type(kind):
             names = Detect.from_event(event).names
-            if not isinstance(names or [], list):
+            if not isinstance(names or [], list) or not all(isinstance(name, str) for name in names or []):
                 raise TypeError(f"names is {str(names)[:40]}, expected a list of texts")
             self._listen("wake", {"names": names})
         elif Transcribe.is_type(kind):
@@ -387,7 +387,7 @@ class WyomingConnection:
         if SynthesizeStart.is_type(event.type):
             self._text = Sentences()
         elif SynthesizeChunk.is_type(event.type) and self._text is not None:
-            for sentence in self._text.add(SynthesizeChunk.from_event(event).text):
+            for sentence in self._text.add(text_in(event.data, "text")):
                 await self._next(self._speak(sentence))
         elif SynthesizeStop.is_type(event.type) and self._text is not None:
             rest, self._text = self._text.rest, None
@@ -395,7 +395,7 @@ class WyomingConnection:
                 await self._next(self._speak(rest))
             await self._next(self.send(SynthesizeStopped()))
         elif Synthesize.is_type(event.type) and self._text is None:
-            await self._next(self._speak(Synthesize.from_event(event).text))
+            await self._next(self._speak(text_in(event.data, "text")))
 
     async def _next(self, work: Awaitable[None]) -> None:
         """Answer when the earlier answer is given."""

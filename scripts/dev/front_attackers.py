@@ -268,6 +268,34 @@ def garbage():
 fork(4)
 keep_asking(garbage)
 """,
+    "leaves 2,100 requests unfinished": """
+while True:
+    many = [dial(post(b"{", size=1000)) for _ in range(2100)]
+    time.sleep(1)
+    for one in many:
+        one.close()
+""",
+    "sends heads without an end": """
+begun = b"GET / HTTP/1.1\\r\\nHost: localhost\\r\\n"
+chunked = b"POST / HTTP/1.1\\r\\nHost: localhost\\r\\nTransfer-Encoding: chunked\\r\\n\\r\\n"
+fork(4)
+while True:
+    one = dial(random.choice([begun, chunked + b"1\\r\\na\\r\\n0\\r\\n"]))
+    try:
+        while True:
+            one.sendall(b"x: y\\r\\n" * 10000)
+    except OSError:
+        one.close()
+""",
+    "sends thousands of requests at once": """
+fork(4)
+keep_asking(b"GET /api/version HTTP/1.1\\r\\nHost: localhost\\r\\n\\r\\n" * 4000)
+""",
+    "sends bodies in chunks of a byte": """
+fork(4)
+keep_asking(b"POST /v2/models/x/infer HTTP/1.1\\r\\nHost: localhost\\r\\nTransfer-Encoding: chunked\\r\\n\\r\\n"
+            + b"1\\r\\na\\r\\n" * 100000 + b"0\\r\\n\\r\\n")
+""",
 }
 
 GRPC_BEGIN = (

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from bus_server import BusServer
 from http_front import FrontThread
+from serving import wait_until
 
 from edgeserve.errors import BadInput, Rejected, TooLarge
 from edgeserve.front import Places, images
@@ -56,12 +57,22 @@ def read(one: socket.socket) -> bytes:
 # --- before a request is complete -------------------------------------------------------------------------------------
 
 
-def test_idle_connections_keep_nobody_out(server: BusServer) -> None:
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"",
+        b"GET /v2/health",
+        f"POST {INFER} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{{".encode(),
+        f"POST {INFER} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{{".encode(),
+    ],
+    ids=["silent", "half a head", "half a body", "chunks"],
+)
+def test_unfinished_connections_keep_nobody_out(server: BusServer, said: bytes) -> None:
     with front_of(server, connections_max=8) as front:
-        idle = [dial(front, b"GET /v2/health" if number % 2 else b"") for number in range(30)]
+        unfinished = [dial(front, said) for _ in range(30)]
+        wait_until(lambda: len(select.select(unfinished, [], [], 0)[0]) == 22)  # that were ended
         assert front.ask("GET", "/v2/health/live")[0] == 200
-        assert [read(one) for one in idle[:20]] == [b""] * 20, "the first ones were ended"
-        for one in idle:
+        for one in unfinished:
             one.close()
 
 
@@ -110,6 +121,61 @@ def test_a_connection_keeps_its_place_while_it_is_served(server: BusServer) -> N
             assert served.recv(12) == b"HTTP/1.1 200"
             for one in idle:
                 one.close()
+
+
+CHUNKED = b"POST %s HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n" % INFER.encode()
+
+
+@pytest.mark.parametrize(
+    ("begun", "more"),
+    [
+        (b"", b"a" * 60_000),
+        (b"GET /", b"a" * 60_000),
+        (b"GET / HTTP/1.1\r\nx", b"a" * 60_000),
+        (b"GET / HTTP/1.1\r\nx: ", b"a" * 60_000),
+        (b"GET / HTTP/1.1\r\n", b"x: y\r\n" * 10_000),
+        (CHUNKED + b"1;", b"a" * 60_000),
+        (CHUNKED + b"1\r\na\r\n0\r\n", b"x: y\r\n" * 10_000),
+    ],
+    ids=["method", "path", "name", "value", "headers", "extension", "trailers"],
+)
+def test_what_is_no_body_has_a_bound(server: BusServer, begun: bytes, more: bytes) -> None:
+    with front_of(server) as front, dial(front, begun) as one:
+        with pytest.raises(ConnectionError):
+            for _ in range(500):  # 30 MB: more than the system keeps on the way
+                one.sendall(more)
+        assert front.ask("GET", "/v2/health/live")[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("flood", "counted"),
+    [
+        (b"GET /api/version HTTP/1.1\r\nHost: localhost\r\n\r\n" * 4000, "on_headers_complete"),
+        (b"GET /api/version HTTP/1.1\r\nHost: localhost\r\n" + b"x: y\r\n" * 8000 + b"\r\n", "on_header"),
+        (CHUNKED + b"1\r\na\r\n" * 20_000 + b"0\r\n\r\n", "on_body"),
+    ],
+)
+def test_one_connection_leaves_turns_to_others(server: BusServer, monkeypatch: Any, flood: bytes, counted: str) -> None:
+    """The parser's events between two turns of the event loop, of one that sends as many as fit into one read."""
+    httptools = pytest.importorskip("uvicorn.protocols.http.httptools_impl", reason="h11 parses here")
+    protocol, original = httptools.HttpToolsProtocol, getattr(httptools.HttpToolsProtocol, counted)
+    seen, most = [0], [0]
+
+    def count(self: Any, *given: Any) -> None:
+        seen[0] += 1
+        most[0] = max(most[0], seen[0])
+        original(self, *given)
+
+    def turn() -> None:
+        seen[0] = 0
+        front._loop.call_soon(turn)
+
+    monkeypatch.setattr(protocol, counted, count)
+    with front_of(server) as front:
+        front._loop.call_soon_threadsafe(turn)
+        with dial(front, flood) as one:
+            assert one.recv(12).startswith(b"HTTP/1.1 ")
+    assert 0 < most[0] <= 1000
 
 
 @pytest.mark.parametrize(("path", "status"), [("/v2/models/nope", 404), ("/v1/models", 200), ("/", 200)])

@@ -221,6 +221,17 @@ def test_ollama_generates_and_goes_on_with_raw_prompts(ollama, front):
     assert raw == front.ask("POST", "/v1/completions", body)[1]["choices"][0]["text"]
 
 
+@pytest.mark.parametrize("raw", [False, True])
+def test_ollamas_words_mean_the_same_for_raw_prompts(ollama, front, raw):
+    asked = {"model": "tiny", "prompt": "Once", "raw": raw, "options": {"num_predict": 2}}
+    told = ollama.generate(**asked, logprobs=True, top_logprobs=2).logprobs
+    assert len(told) == 2 and all(len(each.top_logprobs) == 2 for each in told)
+    assert ollama.generate(**asked, logprobs=False).logprobs is None
+    asked["options"] = {"num_predict": -2.0}  # as clients write -2 that have no whole numbers
+    assert ollama.generate(**asked).done
+    assert front.ask("POST", "/api/generate", {**asked, "stream": False, "logprobs": 3})[0] == 400
+
+
 def test_ollamas_formats_and_tools_hold(ollama):
     pytest.importorskip("llguidance", reason="llguidance has no wheel for this Python")
     options = {"temperature": 1, "seed": 3, "num_predict": 200}
@@ -243,6 +254,8 @@ def test_ollamas_formats_and_tools_hold(ollama):
 def test_ollama_embeds(ollama):
     assert ollama.embed("vectors", ["abc", "d"]).embeddings == [[3.0, ord("a")], [1.0, ord("d")]]
     assert ollama.embeddings("vectors", "abc").embedding == [3.0, ord("a")]
+    assert ollama.embed("vectors", []).embeddings == ollama.embed("vectors", "").embeddings == []  # it is loaded
+    assert ollama.embeddings("vectors", "").embedding == []
 
 
 def test_options_that_change_nothing_are_logged_once(ollama, caplog):

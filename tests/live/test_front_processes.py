@@ -8,7 +8,8 @@ import time
 import pytest
 from bus_server import BusServer
 
-from edgeserve.config.loading import load_config
+from edgeserve.config.loading import load_config, parse_config
+from edgeserve.errors import ConfigError
 from edgeserve.front.processes import FrontProcesses
 
 FRONT = """
@@ -76,3 +77,12 @@ def test_a_front_that_gets_no_answer_at_its_start_is_started_again(tmp_path, cap
             wait_until(lambda: (tmp_path / "notes").read_text().endswith("served "))
     finally:
         fronts.stop()
+
+
+def test_two_fronts_of_one_name_on_a_broker_are_refused():
+    pytest.importorskip("aiomqtt", reason="the front needs aiomqtt: pip install '.[mqtt]'")
+    tables = {"one": {"kind": "mqtt"}, "two": {"kind": "mqtt"}}
+    with pytest.raises(ConfigError, match=r"\[front.two\] has name = .*127.0.0.1:1883, as \[front.one\]; give"):
+        FrontProcesses(parse_config({"front": tables}))
+    for other in ({"name": "attic"}, {"port": 1884}):
+        FrontProcesses(parse_config({"front": {**tables, "two": {"kind": "mqtt", **other}}}))

@@ -301,9 +301,9 @@ def test_the_steps_of_the_page_switch_the_light(port, tmp_path):
 
 def test_a_camera_becomes_sensors_and_events(runtime, port, tmp_path):
     async def story(home, front):
-        sensor = json.loads(await home.until("homeassistant/binary_sensor/edgeserve_cellar/door_person/config"))
+        sensor = json.loads(await home.until("homeassistant/binary_sensor/edgeserve_cellar/camera_door_person/config"))
         assert sensor["device_class"] == "occupancy"
-        event = json.loads(await home.until("homeassistant/event/edgeserve_cellar/door_event/config"))
+        event = json.loads(await home.until("homeassistant/event/edgeserve_cellar/camera_door_event/config"))
         assert event["event_types"] == ["person"]
         topic = sensor["state_topic"]
         for level, count in ((0, 0), (200, 1), (200, 1), (0, 0), (200, 1)):

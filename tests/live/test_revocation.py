@@ -78,6 +78,43 @@ def test_what_the_token_began_ends(locked, path):
     connection.close()
 
 
+MESSAGES = json.dumps(CHAT["messages"])
+TENSOR = {"name": "messages", "datatype": "BYTES", "shape": [1], "data": [MESSAGES]}
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", {**CHAT, "stream": False}),
+        ("/api/chat", {**CHAT, "stream": False}),
+        ("/v2/models/chat/infer", {"inputs": [TENSOR]}),
+    ],
+)
+def test_an_answer_that_comes_later_is_not_sent(locked, path, body):
+    connection = http.client.HTTPConnection(locked.http, timeout=20)
+    connection.request("POST", path, json.dumps(body).encode(), headers=shown(KITCHEN))
+    assert live_functions.entered.wait(20)
+    locked.write(hall=HALL)
+    live_functions.gate.set()
+    answer = connection.getresponse()
+    assert answer.status == 401 and b"unauthorized" in answer.read()
+    connection.close()
+
+
+def test_an_answer_over_grpc_that_comes_later_is_not_sent(locked):
+    library = pytest.importorskip("tritonclient.grpc", reason="tritonclient[grpc] is not installed")
+    came = queue.Queue()
+    text = library.InferInput("messages", [1], "BYTES")
+    text.set_data_from_numpy(np.array([MESSAGES], object))
+    with library.InferenceServerClient(locked.grpc) as client:
+        told = {"authorization": f"Bearer {KITCHEN}"}
+        client.async_infer("chat", [text], lambda result, error: came.put(error), headers=told)
+        assert live_functions.entered.wait(20)
+        locked.write(hall=HALL)
+        live_functions.gate.set()
+        assert "token" in str(came.get(timeout=20))
+
+
 def test_a_stream_of_grpc_ends(locked):
     library = pytest.importorskip("tritonclient.grpc", reason="tritonclient[grpc] is not installed")
     came = queue.Queue()

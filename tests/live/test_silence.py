@@ -51,6 +51,7 @@ def begun(front, path, **more):
 def test_headers_and_comments_come_before_the_first_piece(front, path):
     connection, answer = begun(front, path)
     assert answer.status == 200 and not live_functions.gate.is_set()
+    assert answer.headers["x-accel-buffering"] == "no"  # nginx sends what comes
     if path != "/api/chat":  # its lines are JSON, which has no comments
         assert answer.headers["content-type"].startswith("text/event-stream")
         assert [answer.readline() for _ in range(4)] == [b": waiting\n", b"\n"] * 2

@@ -446,7 +446,10 @@ def test_what_has_no_known_end_ends_its_connection_alone(runtime, raw):
         b'{"type": "detect", "data": {"names": "\\ud800"}}\n',  # half of a character, which no answer can repeat
         b'{"type": "transcribe", "data": {"language": "\\ud800"}}\n',
         b'{"type": "ping", "data_length": 18}\n{"text": "\\udc00"}',
+        b'{"type": "detect", "data": {"names": ["house", null]}}\n',
         b'{"type": "recognize", "data": {"text": 5}}\n',
+        b'{"type": "synthesize", "data": {"text": null}}\n',
+        b'{"type": "synthesize", "data": {"text": ["hello"]}}\n',
         b'{"type": "audio-chunk"}\n',
         b'{"type": "audio-chunk", "data": {"rate": 0, "width": 2, "channels": 1}, "payload_length": 2}\nxx',
         chunk_of('"rate": 1, "width": 2, "channels": 1', 40_000),  # 40 kB that become 640 MB

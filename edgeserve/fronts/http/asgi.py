@@ -264,7 +264,10 @@ class Call:
             watching.cancel()
 
     async def answer(self, body: Any = None, status: int = 200, headers: Sequence[Tuple[bytes, bytes]] = ()) -> None:
-        """Send JSON, or ``bytes`` as they are with the ``content-type`` that is in ``headers``."""
+        """Send JSON, or ``bytes`` as they are with the ``content-type`` that is in ``headers``. Raises
+        :class:`Unauthorized` where the request's token was taken back meanwhile."""
+        if status < 400:
+            self.check_token()
         data = body if isinstance(body, bytes) else b"" if body is None else to_json(body)
         own = [] if isinstance(body, bytes) else [(b"content-type", JSON)]
         length = (b"content-length", str(len(data)).encode())

@@ -175,15 +175,20 @@ def read_request(body: Any, inputs: Mapping[str, Any]) -> ChatRequest:
     given = _given(body, READ)
     if "max_completion_tokens" in given:
         given["max_tokens"] = given["max_completion_tokens"]
-    wanted, count = given.pop("logprobs", False), given.pop("top_logprobs", 0)
+    given = ask_chances(given)
+    return _request(given, inputs, [_conversation(given.get("messages"), inputs)])
+
+
+def ask_chances(given: Mapping[str, Any]) -> Dict[str, Any]:
+    """``logprobs`` and ``top_logprobs`` of a conversation as the one number that prompts and apps take."""
+    made = {field: value for field, value in given.items() if field not in ("logprobs", "top_logprobs")}
+    wanted, count = given.get("logprobs", False), given.get("top_logprobs", 0)
     if not isinstance(wanted, bool):
         raise BadField("logprobs", f" = {_brief(wanted)}: expected true or false")
     _number("top_logprobs", count)
-    if wanted:
-        given["logprobs"] = count
-    elif count:
+    if count and not wanted:
         raise BadField("top_logprobs", f" = {count}: needs logprobs = true")
-    return _request(given, inputs, [_conversation(given.get("messages"), inputs)])
+    return {**made, "logprobs": count} if wanted else made
 
 
 def read_prompts(body: Any, inputs: Mapping[str, Any]) -> ChatRequest:

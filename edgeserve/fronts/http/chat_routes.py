@@ -22,11 +22,8 @@ from edgeserve.fronts.http.names import name_behind
 from edgeserve.fronts.http.responses import WHOLE_CONVERSATION, Response, read_response
 
 MODELS = "/v1/models/"
-EVENT_STREAM = [
-    (b"content-type", b"text/event-stream; charset=utf-8"),
-    (b"cache-control", b"no-cache"),
-    (b"x-accel-buffering", b"no"),  # else nginx keeps events together
-]
+IN_PIECES = [(b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]  # else nginx keeps pieces together
+EVENT_STREAM = [(b"content-type", b"text/event-stream; charset=utf-8"), *IN_PIECES]
 
 
 class ChatRoutes:

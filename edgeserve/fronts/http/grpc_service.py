@@ -344,6 +344,7 @@ class _Calls:
                 request = read(data)
                 del data  # its bytes are in the request, which alone is kept until its answer
                 packed: bytes = (await verb(request, origin)).SerializeToString()
+            self._origin(context)  # the token may be none any more
             held.set(len(packed))
             return packed
 

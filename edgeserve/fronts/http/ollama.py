@@ -14,7 +14,7 @@ from typing import Any, Collection, Dict, Iterator, List, Mapping
 from edgeserve.answers import Answer
 from edgeserve.errors import Failed, did_you_mean
 from edgeserve.front import rest_of
-from edgeserve.fronts.http.chat import EXTENSIONS, BadField, can_chat, can_embed
+from edgeserve.fronts.http.chat import EXTENSIONS, BadField, ask_chances, can_chat, can_embed
 from edgeserve.fronts.http.completion import calls_of, finish_of, objects_of, text_of, usage_of
 from edgeserve.units import NS_PER_MS
 
@@ -112,7 +112,8 @@ def generate_body(body: Mapping[str, Any]) -> Dict[str, Any]:
         raise BadField("prompt", ": expected a text")
     if body.get("raw") is True:
         asked = {field: value for field, value in body.items() if (field, value) not in (("raw", True), ("system", ""))}
-        return {**_common(asked, {"prompt"}), "prompt": body.get("prompt")}
+        made = ask_chances({key: value for key, value in _common(asked, {"prompt"}).items() if value is not None})
+        return {**made, "prompt": body.get("prompt")}
     system = body.get("system")
     messages = [] if system in (None, "") else [{"role": "system", "content": system}]
     messages.append({"role": "user", "content": body.get("prompt")})
@@ -124,6 +125,11 @@ def passed_over(body: Mapping[str, Any]) -> List[str]:
     options = body.get("options")
     named = [f"options.{key}" for key in options if key in OF_THE_SERVER] if isinstance(options, dict) else []
     return [*named, *[key for key in body if key in PASSED]]
+
+
+def asks_nothing(body: Mapping[str, Any], key: str) -> bool:
+    """True if a request has no text to embed: it has Ollama load the model."""
+    return body.get(key, "") in ("", [])
 
 
 def embed_body(body: Mapping[str, Any], key: str) -> Dict[str, Any]:
@@ -166,7 +172,7 @@ def _options(options: Any) -> Dict[str, Any]:
     for key, value in (options or {}).items():
         if key in OPTIONS:
             made[OPTIONS[key]] = value
-            if key == "num_predict" and type(value) is int and value <= 0:
+            if key == "num_predict" and type(value) in (int, float) and value <= 0:
                 del made["max_tokens"]  # as many as the model's configuration allows
         elif key in NEUTRAL:
             if value is not None and value != NEUTRAL[key]:

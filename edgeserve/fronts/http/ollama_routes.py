@@ -16,13 +16,14 @@ from edgeserve.front import NotServed
 from edgeserve.fronts.http.asgi import Call, Site, error_body, to_json
 from edgeserve.fronts.http.asking import answers_to, pieces_of, send_stream, texts_to
 from edgeserve.fronts.http.chat import ChatRequest, can_chat, can_embed, read_prompts, read_request, read_texts
-from edgeserve.fronts.http.chat_routes import CHATS, EMBEDS, app_of, vector_of
+from edgeserve.fronts.http.chat_routes import CHATS, EMBEDS, IN_PIECES, app_of, vector_of
 from edgeserve.fronts.http.completion import count_of
 from edgeserve.fronts.http.ollama import (
     DETAILS,
     VERSION,
     Lines,
     about_model,
+    asks_nothing,
     capabilities_of,
     chat_body,
     embed_body,
@@ -37,7 +38,7 @@ from edgeserve.units import NS_PER_MS
 
 log = logging.getLogger("edgeserve")
 
-NDJSON = [(b"content-type", b"application/x-ndjson")]
+NDJSON = [(b"content-type", b"application/x-ndjson"), *IN_PIECES]
 FOR_EVER_S = 100 * 365 * 86400
 """Seconds that a model stays loaded, as reported to clients: Ollama unloads models after minutes."""
 
@@ -146,7 +147,7 @@ class OllamaRoutes:
         """A vector per text."""
         model, answers = await self._embedded(call, "input")
         tokens = sum([count_of(answer.outputs.get("prompt_tokens")) for answer in answers])
-        longest_ms = max([answer.total_ms for answer in answers])
+        longest_ms = max([answer.total_ms for answer in answers], default=0.0)
         await call.answer(
             {
                 "model": model,
@@ -160,11 +161,13 @@ class OllamaRoutes:
     async def embed_one(self, call: Call) -> None:
         """The older form, of one text."""
         _, answers = await self._embedded(call, "prompt")
-        await call.answer({"embedding": vector_of(answers[0]).tolist()})
+        await call.answer({"embedding": vector_of(answers[0]).tolist() if answers else []})
 
     async def _embedded(self, call: Call, key: str) -> Tuple[str, List[Answer]]:
         body = await _body(call)
         name, app = await self._named(body.get("model"), can_embed, EMBEDS)
+        if asks_nothing(body, key):
+            return body["model"], []
         with own_fields(input=key):
             request, _ = read_texts(embed_body({**body, "model": name}, key), app["inputs"])
         return body["model"], await answers_to(self._backend, call, request)

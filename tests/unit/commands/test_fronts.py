@@ -13,6 +13,7 @@ import pytest
 from edgeserve import cli
 from edgeserve.commands import fronts
 from edgeserve.commands.front import front_parser
+from edgeserve.config.installed import Installed
 from edgeserve.config.json_schema import meanings_of
 from edgeserve.config.loading import parse_config
 from edgeserve.errors import ConfigError
@@ -182,7 +183,7 @@ def test_every_key_of_a_table_is_an_option_with_its_default_and_meaning(kind):
 
 
 def test_a_front_that_another_package_installs_has_its_keys_as_options(monkeypatch):
-    monkeypatch.setattr(registry, "installed", lambda: {"line": "line_package:LineFront"})
+    monkeypatch.setattr(registry, "installed", lambda group: {"line": Installed("line_package:LineFront", "line")})
     monkeypatch.setitem(sys.modules, "line_package", types.SimpleNamespace(LineFront=LineFront))
     parser, _ = front_parser("line")
     args = parser.parse_args(["--place", "8", "--words", "a", "--words", "b", "--ports", "x=1", "--twice"])
@@ -192,7 +193,7 @@ def test_a_front_that_another_package_installs_has_its_keys_as_options(monkeypat
 
 
 def test_a_key_without_a_comment_is_an_option_all_the_same(monkeypatch, capsys):
-    monkeypatch.setattr(registry, "installed", lambda: {"bare": "bare_package:BareFront"})
+    monkeypatch.setattr(registry, "installed", lambda group: {"bare": Installed("bare_package:BareFront", "bare")})
     monkeypatch.setitem(sys.modules, "bare_package", types.SimpleNamespace(BareFront=BareFront))
     with pytest.raises(SystemExit) as ended:
         cli.main(["front", "bare", "--help"])
