@@ -1,25 +1,27 @@
 """The baselines of ``research/bench/mix.py``: one order of all apps, fair slices of the lane, and a lane that is
-divided for good. Nothing serves by them. Importing this module adds the kinds ``mix_priority`` and ``mix_fair``."""
+divided for good; and the plan of one who knows which requests will fail. Nothing serves by them. Importing this module
+adds their kinds, ``mix_priority``, ``mix_fair`` and ``mix_foreseen``."""
 
 from __future__ import annotations
 
 from copy import deepcopy
 from dataclasses import replace
-from typing import Any, Dict, List, Mapping, Sequence, Tuple
+from typing import Any, Dict, FrozenSet, List, Mapping, Sequence, Tuple
 
 from edgeserve.config.loading import parse_config
 from edgeserve.priority_class import CLASSES
+from edgeserve.sched.plan.lane_plan import LanePlan
 from edgeserve.sched.policies import POLICIES
 from edgeserve.sched.policies.common.bidding import bid_for
 from edgeserve.sched.policy_api.board import Board
-from edgeserve.sched.policy_api.policy import Bid, Options, Policy
+from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, Bid, Options, Policy
 from edgeserve.sched.requests.graph import App
-from edgeserve.sched.requests.states import Job
+from edgeserve.sched.requests.states import Job, RequestRecord
 from edgeserve.sched.resources.lanes import Lane, Work
 from edgeserve.sim.scenario import Scenario
 from edgeserve.units import format_duration
 
-PRIORITY, FAIR = "mix_priority", "mix_fair"
+PRIORITY, FAIR, FORESEEN = "mix_priority", "mix_fair", "mix_foreseen"
 
 
 class FixedPriority(Policy):
@@ -62,6 +64,16 @@ class FixedPriority(Policy):
         return list(self._waiting.values())
 
 
+class Foreseen(LanePlan):
+    """The plan where requests that an earlier run failed, the ``refused``, take no time of the lane."""
+
+    refused: FrozenSet[int] = frozenset()
+
+    def on_request(self, request: RequestRecord, board: Board) -> str | None:
+        reason = super().on_request(request, board)
+        return CANNOT_MAKE_DEADLINE if request.id in self.refused else reason
+
+
 class FairSlices(FixedPriority):
     """The app that had least of the lane's time; one that comes back begins where the least of the others is."""
 
@@ -86,6 +98,7 @@ class FairSlices(FixedPriority):
 
 POLICIES[PRIORITY] = FixedPriority
 POLICIES[FAIR] = FairSlices
+POLICIES[FORESEEN] = Foreseen
 
 
 def partitioned(scenario: Scenario, lane: str, needs_ms: Mapping[str, float], rates: Mapping[str, float]) -> Scenario:
