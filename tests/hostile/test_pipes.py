@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib
 import os
 import re
 from pathlib import Path
@@ -68,9 +67,7 @@ AS_OTHERS = {
 def named_files() -> Iterator[str]:
     """Every option of every verb and front whose value is a file."""
     parsers: List[Tuple[str, argparse.ArgumentParser]] = [("front", front_parser(name)[0]) for name in FRONTS]
-    for verb in VERBS:
-        parsers.append((verb, verb_parser(verb)))
-        importlib.import_module(VERBS[verb].module).add_arguments(parsers[-1][1])
+    parsers += [(verb, verb_parser(verb)[0]) for verb in VERBS]
     for verb, parser in parsers:
         for action in parser._actions:  # argparse has no other list of them
             name = (action.option_strings or [action.dest])[-1]
