@@ -86,7 +86,7 @@ TITLES = {  # file -> what it shows; in the order of the page
 }
 
 PLOTS = {  # file -> its plot in docs/research, and what that shows
-    "replicate_orloj.json": ("orloj_finish.svg", "Finish rate by deadline: Orloj, its successor, the baselines"),
+    "replicate_orloj.json": ("orloj_finish.svg", "Finish rate by deadline: Orloj and the baselines"),
     "bench_mix.json": ("mixes.svg", "Value in time of three mixes over the load, beside simple rules"),
     "replicate_pard.json": ("pard_drops.svg", "Share of requests lost over time, and before which module"),
     "replicate_schemble.json": (
