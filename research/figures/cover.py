@@ -69,7 +69,7 @@ def overload() -> plots.Panel:
 
 
 def mixes() -> List[plots.Panel]:
-    """Critical requests in time, of each mix, over the load."""
+    """Value in time, of each mix, over the load, by the ways that were run."""
     path = Path(plots.ROOT) / "research" / "results" / "bench_mix.json"
     rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
     panels = []
@@ -82,6 +82,7 @@ def mixes() -> List[plots.Panel]:
                 "o-",
             )
             for way, label in {rows[0]["way"]: "EdgeServe", **OTHERS}.items()
+            if way in {row["way"] for row in rows}
         ]
         panels.append(plots.Panel(f"The mix of a {mix}: value in time", "load", "percent of the value", lines))
     return panels

@@ -47,7 +47,7 @@ TITLES = {  # file -> what it shows; in the order of the page
     "bench_regret.json": "Regret: the plan beside edf and fifo, on worlds kept for the report, in simulation",
     "bench_regret_ensembles.json": "Regret of ensembles: schemble+ beside simple rules on drawn worlds, in simulation",
     "bench_variants.json": "Variants of a model, beside fixed sizes and EdgeServing, in simulation",
-    "bench_mix.json": "Mixes: each app its own policy beside simple rules, in simulation",
+    "bench_mix.json": "Mixes: the plan beside simple rules, in simulation",
     "bench_ablation.json": "What each mechanism of the scheduler is worth, on drawn worlds, in simulation",
     "bench_promises.json": "Deadlines that would do: kept for those that ask again, in simulation",
     "bench_promises_throttled.json": "The same while the devices are slowed down, in simulation",
@@ -87,7 +87,7 @@ TITLES = {  # file -> what it shows; in the order of the page
 
 PLOTS = {  # file -> its plot in docs/research, and what that shows
     "replicate_orloj.json": ("orloj_finish.svg", "Finish rate by deadline: Orloj and the baselines"),
-    "bench_mix.json": ("mixes.svg", "Value in time of three mixes over the load, beside simple rules"),
+    "bench_mix.json": ("mixes.svg", "Value in time of four mixes over the load, beside simple rules"),
     "replicate_pard.json": ("pard_drops.svg", "Share of requests lost over time, and before which module"),
     "replicate_schemble.json": (
         "schemble_fit.svg",
