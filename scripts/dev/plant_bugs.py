@@ -537,6 +537,7 @@ BUGS: Tuple[Bug, ...] = (
     Bug("noise-is-a-law", "plan/input_spread.py", "apart > SPREAD * SPREAD * (count + DOUBT)", "apart > 0.0", unit("plan/law")),
     Bug("members-have-no-price", "plan/members.py", "            if gain - cost > best:\n                best, query.planned = gain - cost, subset",
         "            if gain > best:\n                best, query.planned = gain, subset", unit("plan/members")),
+    Bug("a-break-without-answers-is-a-pace", "plan/answers.py", "if not [job for job in work.jobs if job.has_state]:", "if False:", unit("plan/steps")),
     Bug("no-batch-waits-to-be-fuller", "plan/choose.py", "candidate.full_ns < FULL * takes_ns", "False", unit("plan/choose")),
     Bug("what-is-not-full-waits-until-it-is-late", "plan/choose.py", "and other.takes_ns + gap_ns <= wait_ns", "", unit("plan/choose")),
     Bug("prompts-are-read-all-at-once", "plan/steps.py", "if least < size < len(candidate.jobs):", "if False:", unit("plan/steps")),

@@ -290,7 +290,10 @@ class StepTimes:
         return round(max(0.0, steps) * self.step_ns(latency, count)) if count else 0
 
     def started(self, work: Work, board: Board) -> None:
-        """A batch runs: remember how many prompts it reads whole."""
+        """A batch runs: remember how many prompts it reads whole. One of new answers alone says nothing of a pace: the
+        ones that waited before have gone."""
+        if not [job for job in work.jobs if job.has_state]:
+            self._paused_ns.pop((work.model, work.lane.name), None)
         if not board.reads_in_turns(work.model):
             count = sum([not job.has_state for job in work.jobs])
             if count:

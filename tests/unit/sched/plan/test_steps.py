@@ -215,6 +215,22 @@ def test_an_answer_that_others_interrupt_cannot_wait_as_long(breaks, goes_first)
     assert world.work().model == {"patient": "m", "chat": "lm"}[goes_first]
 
 
+def test_answers_that_begin_anew_after_a_break_were_not_kept_waiting():
+    """The answer before was cancelled between two steps; then no request came for a minute."""
+    world = world_of(on_late="drop", models={"m": {1: 10}}, apps={"patient": {"model": "m", "slo": "400ms"}})
+    ask(world, 40, slo=2000)
+    world.arrive("patient", at=9, slo=12)
+    goes_on(world, at=10)
+    world.cancel(1)
+    world.finish(at=20)
+    ask(world, 40, at=60_000, slo=1200)
+    for at in range(60_010, 60_030, 10):
+        goes_on(world, at=at)
+    world.arrive("patient", at=60_035)
+    goes_on(world, at=60_040)
+    assert world.work().model == "m"
+
+
 def test_frames_that_come_during_a_step_are_in_time_behind_it():
     """Answers of some 40 steps of 10 ms beside two cameras, one of them patient."""
     world = scenario_of(
