@@ -132,7 +132,7 @@ def most_urgent(queues: Sequence[JobQueue], room: int, size: int, ends_ns: int, 
     return [row[2] for row in rows if row[2].lane in ("", lane)][:room]
 
 
-def largest_index(candidates: Sequence[Candidate], gap_ns: int) -> Candidate:
+def largest_index(candidates: Sequence[Candidate], *rest: Any) -> Candidate:
     """The candidate of the largest index, also if it makes others late."""
     return max(candidates, key=choose._index)
 
@@ -241,7 +241,7 @@ MECHANISMS: Tuple[Mechanism, ...] = (
         "edf: values of a model's jobs", "policies/common/model_queues.py", (Part(batches, "worthiest", most_urgent),)
     ),
     Mechanism(
-        "edf: batches that give nobody up",
+        "edf: batches that give no job up",
         "policies/common/batches.py",
         (Part(batches, "_rate_of_all", says(0.0)),),
     ),

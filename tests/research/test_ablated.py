@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Set
@@ -12,6 +13,7 @@ from common.ablated import MECHANISMS, Mechanism
 from edgeserve.sched.plan import choose
 from edgeserve.sched.policies import POLICIES
 
+POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 SCHED = Path(__file__).resolve().parents[2] / "edgeserve" / "sched"
 
 
@@ -24,6 +26,8 @@ def test_what_a_row_switches_off_is_there(mechanism: Mechanism) -> None:
         )
         replaced = vars(part.owner)[part.attribute]  # by a function, which an instance's slot cannot be
         assert callable(replaced) or isinstance(replaced, property), part.attribute
+        real = inspect.signature(replaced.fget if isinstance(replaced, property) else replaced)
+        inspect.signature(part.off).bind(*[item.name for item in real.parameters.values() if item.kind in POSITIONAL])
     for setting in mechanism.settings:
         assert vars(setting.owner)[setting.attribute] != setting.off
     assert set(mechanism.instead) | set(mechanism.instead.values()) <= set(POLICIES)
