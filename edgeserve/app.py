@@ -92,8 +92,9 @@ class App:
                 )
         if len(nodes) == 1 and isinstance(nodes[0], str):
             self.table["model"] = nodes[0]
-        elif nodes:
-            self.table["node"] = [(node if isinstance(node, Node) else Node(node)).table for node in nodes]
+        elif nodes or isinstance(self.table.get("node"), list):
+            given = nodes or self.table["node"]
+            self.table["node"] = [node if isinstance(node, dict) else _as(Node, node).table for node in given]
 
 
 class Sections(TypedDict, total=False):

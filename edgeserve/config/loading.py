@@ -147,7 +147,7 @@ def _app(name: str, section: Mapping[str, Any], directory: str = ".") -> AppConf
     where = f"[app.{name}]"
     rest = {key: value for key, value in section.items() if key not in ("node", "inputs", "model")}
     if ("node" in section) == ("model" in section):
-        refuse_gone(where, section)
+        read_table(AppConfig, rest, where, APP_KEYS, name=name, nodes=())  # names a misspelt key first
         raise ConfigError(f"{where} needs either model = '...' (one node) or [[app.{name}.node]] tables")
     if "model" in section:
         model = string(section["model"], f"{where} model")

@@ -304,7 +304,8 @@ def test_a_file_is_written_as_it_was_read(text: str) -> None:
             r"apps\['cam'\] priority_class = 'urgent': expected one of 'critical'",
         ),
         ({"apps": {"cam": App("n")}}, r"apps\['cam'\] model = 'n' does not exist"),
-        ({"apps": {"cam": App()}}, r"apps\['cam'\] needs either model"),
+        ({"apps": {"cam": App()}}, r"apps\['cam'\] needs either the name of its model or nodes: App\('m'\), App\("),
+        ({"apps": {"cam": App(nodes=["m"], slo="1s")}}, r"apps\['cam'\] has no key 'nodes'; did you mean 'node'"),
         ({"apps": {"cam": App(Node("a", fan=True))}}, r"apps\['cam'\] node number 1 has no key 'fan'"),
         ({"apps": {"cam": App("m", klass="normal")}}, r"\['cam'\] has no key 'klass'; did you mean 'priority_class'"),
         ({"apps": {"cam": App("m", xyz=1)}}, r"apps\['cam'\] has no key 'xyz' \(known: .*, priority_class, .*, value"),
@@ -345,6 +346,12 @@ def test_what_cannot_be_meant_is_refused_at_once(make: Any, text: str) -> None:
 
 class Own(Policy):
     """A policy of one's own."""
+
+
+def test_nodes_may_be_given_by_name_too() -> None:
+    by_place = App(Node("m"), "n", slo="1s").table
+    assert App(node=[Node("m"), "n"], slo="1s").table == by_place
+    assert App(node=[{"name": "m"}, Node("n")], slo="1s").table == by_place
 
 
 def test_a_policy_is_given_as_a_class_that_the_text_names() -> None:

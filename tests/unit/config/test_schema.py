@@ -173,6 +173,7 @@ WRONG = [
     ({"model": {"m": {"engine": "x", "pad": {"x": "no"}}}}, ["[model.m] pad.x = 'no'", "expected a number"]),
     ({"policy": {"p": {"kind": 3}}}, ["[policy.p] kind = 3", "expected a string"]),
     ({"app": {"a": {}}}, ["[app.a] needs either model", "[[app.a.node]]"]),
+    ({"app": {"a": {"modle": "m", "slo": "1s"}}}, ["[app.a] has no key 'modle'; did you mean 'model'?"]),
     ({"app": {"a": {"model": "m", "node": []}}}, ["[app.a] needs either model"]),
     ({"app": {"a": {"node": []}}}, ["[app.a] node", "at least one"]),
     ({"app": {"a": {"model": "n"}}}, ["[app.a] model = 'n' does not exist", "known: m"]),
