@@ -31,7 +31,7 @@ def pid_of(owner: str) -> int:
 
 
 def user_of(owner: str) -> str:
-    """The user of a process, with the name of its client or without; anybody else is a user of its own."""
+    """The user of a process, with the name of its client or without; any other owner is a user of its own."""
     user, mark, _ = owner.rpartition(NAME_MARK)[2].partition(_PROCESS_MARK)
     return user if mark else owner
 

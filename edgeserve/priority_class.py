@@ -8,7 +8,7 @@ CLASSES: Final[Tuple[str, ...]] = ("critical", "normal", "background")
 """From most to least urgent: a class goes before all that stand behind it."""
 
 RESERVED: Final[Tuple[str, ...]] = CLASSES[:1]
-"""Classes whose requests other work may not make late: lanes keep room for those that are expected."""
+"""Classes whose requests other work may not make late: lanes keep room for the requests that are expected."""
 
 YIELDING: Final[Tuple[str, ...]] = CLASSES[-1:]
 """Classes that run only where nothing else waits."""

@@ -78,7 +78,7 @@ class MachineCosts:
     lock_factor: float = entry(number(1.0, 10.0), 1.0)  # two pure Python functions at a time take so much longer
     lock_wait_ns: Spread = entry(read_spread_ns, (), key="lock_wait")  # a wake-up's wait for one of them
     contention: float = entry(number(1.0, 10.0), 1.0)  # two busy cores: what was measured alone takes so much longer
-    cores: int = entry(integer(0), 0)  # those that a server may use; 0 where nobody knows
+    cores: int = entry(integer(0), 0)  # the cores that a server may use; 0 where unknown
     lock: Dict[str, LockUse] = entry(_locks, factory=dict)  # per model with a host function; others hold it always
     # Policy -> requests open -> the scheduler's time per request; what a policy takes beyond edf's is charged.
     decide: Dict[str, Dict[int, int]] = entry(table_of(durations_by_size), factory=dict)

@@ -217,7 +217,7 @@ class AppConfig:
     least_quality: float = entry(number(0.0, 1.0), 0.0)  # of the variants of its model that may answer
     ensemble: str = entry(string, "")  # written by 'edgeserve profile --fit': what the app's models are worth
     history: str = entry(string, "")  # record what an ensemble's models say into this .npz file; "" = none
-    history_share: float = entry(number(0.0, 1.0), 0.05)  # of the requests, those that are recorded
+    history_share: float = entry(number(0.0, 1.0), 0.05)  # the share of requests that are recorded
     history_features: str = entry(string, "")  # "request.NAME" or "NODE.NAME": what a difficulty predictor reads
     inputs: Dict[str, TensorConfig] = field(default_factory=dict)
     ensemble_profile: Optional[EnsembleProfile] = None  # what stands in that file, or in the table [app.NAME.ensemble]

@@ -64,7 +64,7 @@ class _Entry:
 class ReferenceModel:
     """Rules over one run. The world calls the verbs in the order of events; ``close`` checks the end.
 
-    ``footprints`` maps (model, device) to bytes: of weights, of work, and those that lanes share, which do not count
+    ``footprints`` maps (model, device) to bytes: of weights, of work, and shared by lanes, which do not count
     here; a device without a budget is not checked.
     ``sequences`` are the models whose sequences hold slots and bytes.
     """
@@ -382,7 +382,7 @@ class ReferenceModel:
         if entry is None or entry.finished is not None:
             self._broken(now_ns, f"{action}: its request has ended or is unknown")
         if place not in entry.begun or entry.request.on_late == "drop":
-            self._broken(now_ns, f"{action}: nobody said that it has written something, or its client wants no part")
+            self._broken(now_ns, f"{action}: no event said that it has written something, or its client wants no part")
         before = entry.done.get(place)
         if place in entry.kept or (before is not None and before.status in (DONE, SKIPPED)):
             self._broken(now_ns, f"{action}: it is over already: {before}")

@@ -248,7 +248,7 @@ def no_workload(scenario: Scenario) -> str:
     """The error text for a scenario without requests, with an entry to add."""
     source, app = scenario.config.source, next(iter(scenario.config.apps), "NAME")
     return (
-        f"{source} has no [workload.NAME]: nobody asks anything, so there is nothing to simulate. Say who asks "
+        f"{source} has no [workload.NAME]: no request comes, so there is nothing to simulate. Say who asks "
         "what in a scenario, a file of its own (docs/reference/scenarios.md), such as\n"
         f'  config = "{os.path.basename(source)}"\n'
         f'  [workload.load]\n  app = "{app}"\n  rate = 20.0    # requests per second'

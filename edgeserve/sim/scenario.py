@@ -105,7 +105,7 @@ class ChangeConfig:
     """``changes = [{ at = "10s", rate = 60.0 }]`` of a workload: the values from then on, until the next one."""
 
     at_ns: int = entry(duration, key="at")
-    rate: float = entry(number(0.0), -1.0)  # left out = as before; 0 = nobody asks
+    rate: float = entry(number(0.0), -1.0)  # left out = as before; 0 = no requests
     hints: Dict[str, Hint] = entry(table_of(read_hint), factory=dict)  # these; others stay as they were
 
 
@@ -118,7 +118,7 @@ class WorkloadConfig:
     # Several: drawn evenly; closed-loop clients and periods take them in turn, a trace by its function column.
     apps: Tuple[str, ...] = entry(tuple_of(string), ())
     kind: str = entry(one_of(*WORKLOAD_KINDS), "poisson")
-    client: str = entry(string, "")  # whose requests they are, for its share; sources may have one; "" = nobody's
+    client: str = entry(string, "")  # whose requests they are, for its share; sources may have one; "" = no client's
     rate: float = entry(number(0.0), 0.0)  # requests per second; a trace is stretched to it
     cv: float = entry(number(0.0, 10.0), 0.5)  # gamma: variation of the rate between windows
     window_ns: int = entry(duration, 500 * 10**6, key="window")  # gamma: how long one rate lasts

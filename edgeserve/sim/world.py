@@ -848,5 +848,5 @@ class SimWorld:
         source = self._sources[self._trouble.dice.randrange(len(self._sources))]
         for _ in range(count):
             self._request(source, Arrival(self.now_ns, source.serial), "burst", echo=False)
-        # A client that cancels what never was must not disturb anybody.
+        # A client that cancels what never was must disturb no other client.
         self._emit(RequestCancelled(self._request_id + 1_000_000_000, "unknown"))

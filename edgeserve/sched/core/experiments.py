@@ -218,7 +218,7 @@ class Probes:
         before."""
         smallest = self._state.latency[bid.model, lane.name].sizes[0]
         if len(bid.jobs) != 1 or bid.size != smallest or bid.drops or bid.steps_max is not None:
-            return f"a probe runs one job in the smallest size, {smallest}, and drops nobody"
+            return f"a probe runs one job in the smallest size, {smallest}, and drops no job"
         job = bid.jobs[0]
         if self._retained.get(job.seq) is not job or job.node.model != bid.model:
             return f"the inputs of {job!r} are not retained for model {bid.model!r}"

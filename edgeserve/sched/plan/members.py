@@ -53,7 +53,7 @@ PRICES: Final = 32
 """A price is worked out anew after this part of its horizon."""
 
 LOOK: Final = 64
-"""Jobs of a model that may be in its next batch: those that add most."""
+"""Jobs of a model that may be in its next batch: the ones that add most."""
 
 
 Row = Tuple[float, int, int, float, Job]

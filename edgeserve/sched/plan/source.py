@@ -127,8 +127,8 @@ class Source(Kind):
 
 
 def queue_behind(dues_ns: Sequence[int], candidate: Candidate, at_ns: int) -> List[Behind]:
-    """The jobs due then (in rising order) behind a batch like theirs that would start at ``at_ns``: of those that could
-    be in time the next batch, the two behind that, four, and so on."""
+    """The jobs due then (in rising order) behind a batch like theirs that would start at ``at_ns``: of jobs that can be
+    in time the next batch, the two behind that, four, and so on."""
     takes_ns, place, batches = candidate.takes_ns, 0, 1
     after_ns = at_ns + takes_ns
     found: List[Behind] = []

@@ -189,7 +189,7 @@ class Steps(Source):
     # --- giving up ----------------------------------------------------------------------------------------------------
 
     def plan(self, board: Board) -> None:
-        """Give up answers for which not even the next step could be in time, and those that will hardly be in time by
+        """Give up answers for which not even the next step could be in time, and answers that will hardly be in time by
         how long they are believed to be, as long as finished answers confirm that. One that has begun goes on to its
         deadline where what is written by then counts."""
         self._look(board)

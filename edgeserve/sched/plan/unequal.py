@@ -31,8 +31,8 @@ SLOW: Final = 0.9
 """The slack of a job whose length is not known is by the time that it takes alone in so many of all cases."""
 
 SAFE: Final = 0.95
-"""Beside those that are expected in time a batch is made of those that are so with this chance: it may be the more
-urgent one that wastes the lane."""
+"""Beside the batch of jobs that are expected in time, one is made of jobs that are so with this chance: it may be
+the more urgent one that wastes the lane."""
 
 LOOK: Final = 64
 """Jobs that a decision looks at, the most pressing ones: some four full batches."""
@@ -247,7 +247,7 @@ class Unequal(PlainModels):
                 postpone(queue, job, ends_ns)
 
     def _offer(self, queues: ModelQueues, lane: Lane, at_ns: int, board: Board) -> Candidate | None:
-        """The best batch of a model: of those that bring almost the most per time, the one of most jobs."""
+        """The best batch of a model: of the ones that bring almost the most per time, the largest."""
         if not self._wide[queues.model]:
             return super()._offer(queues, lane, at_ns, board)
         law = self._law(queues.model, lane.name, board)

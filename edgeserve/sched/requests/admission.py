@@ -166,8 +166,8 @@ class Wants:
         return self.recent_ns * max(0, ACTIVE_NS - (now_ns - self.last_ns)) // ACTIVE_NS
 
     def by(self, now_ns: int, most_ns: int) -> int:
-        """As of now: less what the part of the time was since, and one whole part at most (``most_ns``), whatever a
-        part was while no request was urgent."""
+        """As of now: less what the part of the time was since, and one whole part at most (``most_ns``), of any
+        size that a part had while no request was urgent."""
         if self._ns:
             self._ns = min(int(max(0.0, self._ns - (now_ns - self._at_ns) * self.part)), most_ns)
         self._at_ns = now_ns
@@ -218,7 +218,7 @@ class LaneShare:
     room for every client while the pending work would be over in :data:`ROOM_PERCENT` of the shortest time that a
     client has. Beyond that a client may have pending what is over in its own time; a greedy one, which wants more than
     its part, has its part of that room. What it asks beyond is refused. A request that would be late takes the place of
-    the newest waiting requests of the client that is furthest above its part, of those that have work due before. One
+    the newest waiting requests of the client that is furthest above its part, among clients with work due before. One
     client alone is never refused. To what a greedy client has pending counts the lane time that it had, less what its
     part of the time was since (a leaky bucket). Changed by the scheduler alone.
     """

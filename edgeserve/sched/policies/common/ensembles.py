@@ -22,7 +22,7 @@ class Ensemble:
     ``helpers`` the other nodes that the join alone waits for, such as a node that scores the request beside the models;
     ``before`` are both. ``profile`` is None where nothing was fitted: then each model counts alike. ``one_of``: the
     models are variants, in the place of one node, which is the ``join`` as well. ``batch_ns``: batches that take longer
-    do not tell what a request costs: of variants, those that leave no time to wait for such a one before."""
+    do not tell what a request costs: of variants, batches that leave no time to wait for such a one before."""
 
     def __init__(self, app: App, nodes: Sequence[Node], join: Node) -> None:
         self.app = app

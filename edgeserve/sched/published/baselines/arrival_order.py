@@ -23,7 +23,7 @@ class InOrder:
         return (job for queue in self.queues.values() for job in queue)
 
     def add(self, job: Job) -> None:
-        """The job waits behind those that were ready before it."""
+        """The job waits behind the jobs that were ready before it."""
         queue = self.queues.get(job.node.model)
         if queue is None:
             queue = self.queues[job.node.model] = JobQueue()

@@ -2,7 +2,7 @@
 
 After utility accrual scheduling (DASA: R. Clark 1990). The batch that brings the most worth per lane time enters the
 schedule first, the others follow as long as no request in it becomes late; critical batches before all others. Then the
-densest of those that can go first without making another one late starts. Pure; knows no queue and no policy.
+densest batch that can go first without making another one late starts. Pure; knows no queue and no policy.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ as many as the batch has, three times at most. So the smaller of two equal apps 
 
 PATIENT = 16
 """A batch that can wait so many times as long as the most urgent one lets it go first, dense or not: between deadlines
-that lie so far apart, an early start keeps time free for coming requests. (Between those that do not, full batches save
+that lie so far apart, an early start keeps time free for coming requests. (Between closer ones, full batches save
 more.)"""
 
 

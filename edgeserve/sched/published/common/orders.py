@@ -32,7 +32,7 @@ def choose(bids: Sequence[Bid], at_ns: int, dispatch_gap_ns: int = 0) -> Bid:
 
 
 def _first(bids: Sequence[Bid], at_ns: int, dispatch_gap_ns: int) -> Bid:
-    """The bid that begins the best order, of those that no other keeps from going first (of all if they all do)."""
+    """The bid that begins the best order, among bids that no other keeps from going first (all, if there is none)."""
     then_ns = at_ns + dispatch_gap_ns
     free = [index for index, bid in enumerate(bids) if not any(_bars(other, bid, at_ns, then_ns) for other in bids)]
     now = [bid.utility.value(at_ns) for bid in bids]

@@ -1,7 +1,7 @@
 """Which jobs a policy has run again alone, so that it learns how long each app's inputs take: the online profiler.
 
 Orloj (section 5 of the paper) samples finished requests and runs them again off the critical path. Here jobs are drawn
-when they become ready, before anything about them is known: of those that finish, or finish in time, the long ones are
+when they become ready, before anything about them is known: among finished jobs, or jobs in time, the long ones are
 missing, since they are the ones that are dropped while they wait. Their inputs are retained however they end
 (``sched/core/experiments.py``, which also sees to it that a probe delays no request).
 
@@ -46,10 +46,10 @@ class Sample(NamedTuple):
 class Sampler:
     """Draws jobs, keeps their inputs, offers probes and says what came of them.
 
-    ``share`` of the ready jobs is drawn, all alike, also those that will be dropped; not those with a stream's state
+    ``share`` of the ready jobs is drawn, all alike, also jobs that will be dropped; no job with a stream's state
     or with steps, whose time alone is not one number. ``budget`` is the share of each lane's time that probes may
     take. At most ``retained_max`` inputs of a model are retained at a time; while so many are, no others: dropping
-    the oldest instead would favour those that happen to run alone before they are dropped, whereas now each job that
+    the oldest instead would favour jobs that happen to run alone before they are dropped, whereas now each job that
     is retained gives its sample, if its lane lives. Integers only, so that decisions are the same on every Python.
 
     A drawn job that ran alone by itself gives its sample at once, and its inputs are let go of. Where a probe could
@@ -166,8 +166,8 @@ class Sampler:
         return self._retained_max > 0 and any(board.can_probe(model, lane) for lane in board.lanes_of(model))
 
     def _oldest(self, lane: Lane, board: Board) -> Job | None:
-        """The oldest retained job that this lane could run and that neither waits nor runs: those that do may yet run
-        alone by themselves."""
+        """The oldest retained job that this lane could run and that neither waits nor runs: one that does may yet run
+        alone by itself."""
         oldest: Job | None = None
         for model, jobs in self._retained.items():
             if not jobs or model not in lane.models or not board.is_resident(model, lane):

@@ -116,7 +116,7 @@ class _Walk:
 
 
 def top(queues: Sequence[Tuple[JobQueue, SlackScore, int]], at_ns: int, count: int, lane: str = "") -> List[Job]:
-    """The ``count`` jobs of highest score at ``at_ns``, of those that stand in each queue from the given position on;
+    """The ``count`` jobs of highest score at ``at_ns``, in each queue from the given position on;
     ties by deadline; jobs of one class and deadline are alike. The queues' keys are deadlines. Jobs whose state another
     lane holds are left out.
 
@@ -182,7 +182,7 @@ def _open_piece(
     least: float,
 ) -> float:
     """Look into closed pieces, the highest peak first, until one has a job or none can reach the score ``least``.
-    Returns the highest peak of those that stay closed."""
+    Returns the highest peak of the pieces that stay closed."""
     while closed and -closed[0][0] >= least:
         _, number, place = closed[0]
         queue, of, start = queues[number]

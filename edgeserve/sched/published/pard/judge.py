@@ -29,7 +29,7 @@ OC_ADMITS_PPM = 600_000
 class Judge:
     """One rule. ``siblings``: a branch is judged by the latest of its request's branches too (the rules that look to
     the end). ``work``: what requests declare of their work counts. ``measured`` (may be set later): batches count
-    as those that run, not as full ones. ``seed``: of the rule ``oc``'s lots."""
+    as they run, not as full ones. ``seed``: of the rule ``oc``'s lots."""
 
     __slots__ = ("_rule", "_planner", "_siblings", "_work", "measured", "_dice", "_first")
 

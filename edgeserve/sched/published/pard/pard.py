@@ -242,7 +242,7 @@ class Pard(Policy):
         self._touch(worker)
 
     def _dispatch(self, job: Job, board: Board) -> Worker:
-        """The worker whose turn it is, of those that could run the job soonest: its lane up, its model in memory."""
+        """The worker whose turn it is among the ones that could run a job soonest: lane up, model in memory."""
         workers = self._workers[job.node.model]
         if len(workers) == 1:
             return workers[0]

@@ -3,7 +3,7 @@
 A *module* is a model that this policy's apps use, with the lanes that may run it. It publishes how long requests wait
 in its queues (a window of seconds, newest heaviest), how long its batches take, and how its load compares with what it
 can do. From that the planner sums up, for every node, what still lies before a request when it leaves the node: the
-longest path, of those that it may take (``branches.py``).
+longest path that it may take (``branches.py``).
 
 The load factor ``mu`` is what came in over what the lanes can do in full batches; ``eps`` is how much the rate jumps.
 Above ``1 + eps`` the requests with the most time left go first (HBF), below ``1 - eps`` the ones with the least (LBF),
@@ -135,7 +135,7 @@ class Module:
         counted_ppm: Mapping[str, int] | None = None,
     ) -> None:
         """The time that a full batch takes on each lane, ``fixed_ns`` of it for any inputs, and which lanes are up.
-        Where batches count as those that ran, ``alone_ns`` are the times of the smallest, which stand in while none
+        Where batches count as they ran, ``alone_ns`` are the times of the smallest, which stand in while none
         has: a module that drops everything must be tried again."""
         fixed_ns, counted_ppm = fixed_ns or {}, counted_ppm or {}
         self.times_ns = dict(times_ns)

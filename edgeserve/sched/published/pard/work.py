@@ -1,5 +1,5 @@
-"""The work of a request beside a usual one, as its hints say (section 9.2 of the specification): those
-that it declared, and those that its earlier nodes said of it or of one part.
+"""The work of a request beside a usual one, as its hints say (section 9.2 of the specification): what
+it declared, and what its earlier nodes said of it or of one part.
 
 ``NODE.work``, or ``work`` for every node, is relative to the usual 1.0 and scales the part of a batch's time that grows
 with its members; ``NODE.steps`` are the runs of an iterative model. An expensive request is seen to be late before

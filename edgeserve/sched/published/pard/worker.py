@@ -110,5 +110,5 @@ def _urgency(across: str, worker: Worker, planner: Planner) -> Tuple[int, int]:
         return min([(job.ready_ns, job.seq) for job in jobs])
     if across == "edf":
         return min([job.request.deadline_ns for job in jobs]), 0
-    # Batch times alone: measured queues would hold back those that the queues have just held back.
+    # Batch times alone: measured queues would hold back jobs that the queues have just held back.
     return min([job.request.deadline_ns - planner.batches_ns[job.node] for job in jobs]) - module.time_ns, 0

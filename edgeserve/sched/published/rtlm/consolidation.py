@@ -1,7 +1,7 @@
 """Which tasks share a batch (RT-LM, Algorithm 1, lines 19 to 26): those whose answers will be about equally long.
 
 A batch of a model without early exit lasts as long as its longest answer. Each rule takes predicted lengths in order of
-priority (the window) and gives the places of those that go now; the others stay queued. Pure.
+priority (the window) and gives the places of the answers that go now; the others stay queued. Pure.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class Crowd(NamedTuple):
 
 
 class Side(NamedTuple):
-    """A side lane as a task sees it: when it could begin there, the prefill, and a step beside those that run there, as
+    """A side lane as a task sees it: when it could begin there, the prefill, and a step beside what runs there, as
     slow as the lane's threads are now."""
 
     begins_ns: float
@@ -59,7 +59,7 @@ def main_ends_ns(steps: float, main: MainLane) -> float:
 
 
 def spared_ns(steps: float, main: MainLane) -> float:
-    """The delay that a task longer than usual inflicts on each of those that share its batch on the main lane."""
+    """The delay that a task longer than usual inflicts on each task that shares its batch on the main lane."""
     crowd = min(main.waiting, main.batch) / max(1, main.batch)
     return main.step_ns * max(0.0, steps - main.mean_steps) * crowd
 

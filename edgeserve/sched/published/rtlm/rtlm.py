@@ -74,7 +74,7 @@ ONE_STEP: Final = Lognormal(0.0, 0.0)
 class RtlmOptions(PolicyOptions):
     """Options of ``rtlm``, under the names of the paper (RT-LM, sections IV and V)."""
 
-    side_lanes: Tuple[str, ...] = option((), "names of the side lanes; empty: those that are slower")
+    side_lanes: Tuple[str, ...] = option((), "names of the side lanes; empty: the slower ones")
     admit: bool = option(True, "refuse at arrival what no lane can make")
     method: str = option(
         "rt-lm", "a system of the paper: order, consolidation and offloading at once", one_of=[*METHODS]
@@ -267,7 +267,7 @@ class Rtlm(Policy):
         return min([at_ns for at_ns, _ in self._gathered.values()], default=None)
 
     def _give_up(self, tasks: ModelTasks, ends_ns: int, board: Board) -> None:
-        """Give up tasks that not even the next step could be in time for, and those that will hardly be in time by how
+        """Give up tasks that not even the next step could be in time for, and tasks that will hardly be in time by how
         long their answers are believed to be, as long as finished answers confirm that. An answer that has begun goes
         on to its deadline where what is written by then counts."""
         rows, skipped = tasks.due.rows, 0
@@ -504,13 +504,13 @@ class Rtlm(Policy):
 
     def _share_of(self, model: str, lane: Lane, board: Board) -> Tuple[float, float]:
         """The share of the processor that a side lane's threads would get now, and the one that they got when its
-        times were measured: the times hold that already. Those that they began with hold no load."""
+        times were measured: the times hold that already. The first times hold no load."""
         share = self._left[lane.name] = board.cpu_share(lane)
         measured = self._measured_share(model, lane, board)
         return share, 1.0 if measured is None else measured
 
     def _measured_share(self, model: str, lane: Lane, board: Board) -> float | None:
-        """None where nothing was measured for so long that the times are those that they began with."""
+        """None where nothing was measured for so long that the times are the first ones."""
         at_ns, share = self._shares.get((model, lane.name), (0, 0.0))
         return share if share and board.now_ns - at_ns <= board.latency(model, lane.name).age_ns else None
 

@@ -64,7 +64,7 @@ def _after(lanes: Lanes, times: Tuple[int, ...], subset: int, due_ns: int) -> Tu
 
 
 def _pareto(entries: List[Entry]) -> List[Entry]:
-    """Without those that another entry beats or equals on every lane; of equals the first stays."""
+    """The entries that no other one beats or equals on every lane; of equals the first stays."""
     kept: List[Entry] = []
     for entry in sorted(entries, key=_by_times):
         if not any(all(mine <= theirs for mine, theirs in zip(other[0], entry[0])) for other in kept):

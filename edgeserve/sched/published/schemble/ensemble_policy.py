@@ -318,7 +318,7 @@ class EnsemblePolicy(Policy):
             del self._queries[number]
 
     def _settle_all(self, board: Board, places: NodePlaces) -> None:
-        """Answer the requests that have enough, or no time for more; give up those that can have nothing."""
+        """Answer the requests that have enough, or no time for more; give up the ones that can have nothing."""
         queries = self._of_places(places)
         if not queries:
             return

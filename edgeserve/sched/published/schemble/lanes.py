@@ -16,7 +16,7 @@ from edgeserve.sched.resources.placement import NEVER_NS
 
 
 def places_of(ensembles: Sequence[Ensemble], board: Board, cells_max: int) -> List[NodePlaces]:
-    """The ensembles in groups, each with its places: those that may use a common lane are in one group."""
+    """The ensembles in groups, each with its places: ensembles that may use a common lane are in one group."""
     lanes = [{lane.name for node in item.nodes for lane in board.lanes_of(node.model)} for item in ensembles]
     return [
         NodePlaces([ensembles[index] for index in group], board, ProblemPlanner(cells_max)) for group in _grouped(lanes)

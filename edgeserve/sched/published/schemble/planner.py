@@ -151,8 +151,8 @@ def best_greedy(packed: Packed) -> Plan:
 
 
 def greedy(packed: Packed, order: Sequence[int] = ()) -> Plan:
-    """Each request in turn takes the subset of the highest reward that still fits behind those that took before it.
-    ``order``: in which they take, by their places; they run in that order too."""
+    """Each request in turn takes the subset of the highest reward that still fits behind the requests before it.
+    ``order``: the order in which they take, by their places; they run in that order too."""
     guard, load, value, cells = packed.guard, 0, 0, 0
     subsets = [0] * len(packed.rows)
     for index in order or range(len(packed.rows)):

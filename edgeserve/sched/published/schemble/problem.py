@@ -166,7 +166,7 @@ def _fields(lanes: Lanes) -> List[Field]:
 
 def _forms(subsets: Sequence[int], lanes: Lanes, fields: Sequence[Field]) -> List[Form]:
     """The subsets from small to large: (its place among them, the subset, what it adds to the load, its bound where
-    nothing else limits it, the places it uses). Those that no place could ever take are left out."""
+    nothing else limits it, the places it uses). Subsets that no place could ever take are left out."""
     full = sum([field.guard + (field.largest << field.shift) for field in fields])
     found: List[Form] = []
     for _, subset, at in sorted([(bin(subset).count("1"), subset, at) for at, subset in enumerate(subsets)]):
