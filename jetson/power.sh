@@ -12,7 +12,7 @@ usage: jetson/power.sh [--root DIR] [--dry-run] ACTION...
   --show           mode, clocks and fan now
   --list           the modes of this board
   --mode NAME      set this power mode (numbers mean different modes on different boards, so they are not taken);
-                   max: the one with the most power, whatever it is called here
+                   max: the one with the most power, under any name
   --reboot         with --mode or --undo: let the mode restart the board where it must
   --clocks         pin all clocks to the highest of the mode
   --fan PROFILE    quiet, cool, or another profile of /etc/nvfancontrol.conf

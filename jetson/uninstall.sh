@@ -77,7 +77,7 @@ remove_files() {
     done < <(lines_of file)
 }
 
-remove_dirs() {    # those that setup.sh made, deepest first, when they are empty
+remove_dirs() {    # that setup.sh made, deepest first, when they are empty
     local path
     for path in $DIRS; do
         if [ -d "$ROOT$path" ] && [ -z "$(ls -A "$ROOT$path")" ]; then run rmdir "$ROOT$path"; fi
@@ -90,9 +90,9 @@ taken_with() {    # PACKAGE: what apt would remove with it, by apt's own simulat
     printf '%s\n' "$lines" | awk '$1 == "Remv" { print $2 }'
 }
 
-remove_packages() {    # those that setup.sh installed, but for those that packages of somebody else need by now
+remove_packages() {    # that setup.sh installed, but for the ones that other packages need by now
     local name other taken others candidates=" $* " before=""
-    while [ "$candidates" != "$before" ]; do    # a package that stays keeps those that it needs
+    while [ "$candidates" != "$before" ]; do    # a package that stays keeps the ones that it needs
         before="$candidates"
         for name in $before; do
             if ! taken="$(taken_with "$name")"; then

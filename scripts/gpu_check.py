@@ -30,7 +30,7 @@ import time
 from pathlib import Path
 from typing import Any, Callable, Dict, Mapping, Optional, Sequence
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this checkout, whatever is installed
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this checkout, not an installed one
 sys.path.insert(0, str(Path(__file__).resolve().parents[0]))  # scripts/
 
 from lib.checks import Checks

@@ -220,7 +220,7 @@ def why_nobody_answers(endpoint: str) -> str:
             )
         except OSError:
             pass
-    return "nobody listens there"
+    return "no server listens there"
 
 
 def remove_socket(path: str, inode: int) -> None:

@@ -202,7 +202,7 @@ async def load(bus: Any, args: argparse.Namespace, name: str) -> Times:
         silence = Times()
         work = asyncio.ensure_future(asyncio.sleep(args.alone))
         await asyncio.gather(work, *(room(bus, number, work, silence) for number in range(args.rooms)))
-        report(f"{name}: nobody asks anything", silence)
+        report(f"{name}: no question is asked", silence)
     beside = Times()
     await beside_one_long(bus, args.rooms, beside)
     report(f"{name}: one long answer, ten short ones after half a second", beside)

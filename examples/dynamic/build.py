@@ -5,7 +5,7 @@
 
 The network looks at a digit once and is done when it is sure. Otherwise it looks again from seven more angles and takes
 the mean, and if that is not sure, from twenty-four more. Whether a further look is taken is decided in the graph, for
-the batch: when any of its digits is unsure all of them are looked at again, and those that were sure keep their answer.
+the batch: when any of its digits is unsure all of them are looked at again, and the sure ones keep their answer.
 So a digit's answer never depends on its company, its time does.
 
 Its hidden layers are drawn by seed and stay as they are (random features: Rahimi and Recht, 2008); only the last layer
@@ -320,7 +320,7 @@ def _third_look() -> Any:
 
 
 def _as_it_is(probabilities: str, unsure: str, name: str) -> Any:
-    """Everybody was sure at first: exit 1 for each."""
+    """All were sure at first: exit 1 for each."""
     graph = Graph()
     answer = graph.add("Identity", (probabilities,), f"{name}_answer")
     exits = graph.add("Add", (graph.add("Cast", (unsure,), f"{name}_more", to=7), "one"), f"{name}_exit")
@@ -328,7 +328,7 @@ def _as_it_is(probabilities: str, unsure: str, name: str) -> Any:
 
 
 def _kept(answer: str, exits: str, name: str) -> Any:
-    """Nobody needs a third look."""
+    """No digit needs a third look."""
     graph = Graph()
     return graph.branch(
         name, (graph.add("Identity", (answer,), f"{name}_answer"), graph.add("Identity", (exits,), f"{name}_exit"))

@@ -29,7 +29,7 @@ from edgeserve.units import ns_to_s, parse_duration_ns, s_to_ns
 
 CONFIG = os.path.join(os.path.dirname(os.path.abspath(__file__)), "edge.toml")
 POOL = 400
-"""Distinct requests per app of one load; other ones than those that the profile was measured with."""
+"""Distinct requests per app of one load; other ones than the profile was measured with."""
 
 POOL_SEED = 1000
 """Added to the load's seed to draw them; the profile's examples have seed 1."""

@@ -1,6 +1,6 @@
 """The listener's clients: several rooms, each sending its last two seconds of sound again and again, in real time.
 
-Prints how many looks were answered in time, which words were heard (nobody says one in this recording, so a word is a
+Prints how many looks were answered in time, which words were heard (none is said in this recording, so a word is a
 false alarm), and where the time went. The exit status is 0 when most looks were answered and no word was heard.
 """
 

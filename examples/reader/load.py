@@ -185,7 +185,7 @@ async def read_pages(
 
 
 def sound() -> Tuple[np.ndarray, np.ndarray]:
-    """The recording in -1..1, and for each frame whether its publisher's notes say that somebody speaks."""
+    """The recording in -1..1, and for each frame whether its publisher's notes say that a person speaks."""
     with wave.open(resolve_path(SPEECH, "")) as file:
         samples = np.frombuffer(file.readframes(file.getnframes()), np.int16).astype(np.float32) / 32768
     spoken = np.zeros(len(samples) // FRAME, bool)

@@ -129,7 +129,7 @@ async def capacity(bus: Any, wanted: Sequence[Page], seconds: float) -> float:
 
 
 async def overload(bus: Any, wanted: Sequence[Page], rate: float, slo_ms: float, seconds: float) -> List[Ending]:
-    """Pages at drawn times, each with its deadline, whatever becomes of those before."""
+    """Pages at drawn times, each with its deadline, independent of the pages before."""
     draw = random.Random(SEED)
     plan: List[Tuple[float, Page]] = []
     at_s = 0.0

@@ -57,7 +57,7 @@ _BACKLOG = (
     "also where no decision is charged; the other systems agree on the same traces; the cause is not known"
 )
 _NEAR = "within .003 of the band, on the seeds that the specification has"
-_COUNTED = "the reference's rival plans with full batches; this one counts those that run, which is better"
+_COUNTED = "the reference's rival plans with full batches; this one counts running batches, which is better"
 
 
 def _ramp(lms: Sequence[str], what: str, known: Known) -> Dict[str, Known]:

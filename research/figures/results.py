@@ -49,7 +49,7 @@ TITLES = {  # file -> what it shows; in the order of the page
     "bench_variants.json": "Variants of a model, beside fixed sizes and EdgeServing, in simulation",
     "bench_mix.json": "Mixes: the plan beside simple rules, in simulation",
     "bench_ablation.json": "What each mechanism of the scheduler is worth, on drawn worlds, in simulation",
-    "bench_promises.json": "Deadlines that would do: kept for those that ask again, in simulation",
+    "bench_promises.json": "Deadlines that would do: kept for requests that ask again, in simulation",
     "bench_promises_throttled.json": "The same while the devices are slowed down, in simulation",
     "mix_live.json": "The home mix live for ten minutes, beside a simulation from its recording",
     "bench_device.json": "Reactions to the device: clocks, memory, power and heat, in simulation",

@@ -295,7 +295,7 @@ def _told(askers: List[Any]) -> Dict[str, int]:
 
 
 def _end(server: Server, askers: List[Any], folder: Path) -> None:
-    """Everybody stops; nothing may be left."""
+    """All clients stop; nothing may be left."""
     for asker in askers:
         asker.ending.set()
     for asker in askers:

@@ -39,7 +39,7 @@ else the machine does is not the server's. Reported beside it: the longest turn 
 GROWTH_MAX = 0.10
 WARM_SHARE = 0.1
 """Memory is compared with what it was after this share of the messages, both times at rest: the least of
-:data:`REST_S` in which nobody attacks."""
+:data:`REST_S` without attacks."""
 
 REST_S = 40.0
 """Longer than the server waits from one attempt to give memory back to the next."""
@@ -377,7 +377,7 @@ class Healthy(threading.Thread):
                 answer = self.client.infer("healthy", {"x": x})
                 if answer["y"].tolist() != [2.0 * self.asked] * 4:
                     self.wrong.append(f"request {self.asked}: answered {answer['y']}")
-            except Exception as error:  # noqa: BLE001 whatever it is counts
+            except Exception as error:  # noqa: BLE001 any of them counts
                 self.wrong.append(f"request {self.asked}: {type(error).__name__}: {error}")
             self.slowest_s = max(self.slowest_s, time.monotonic() - begin)
             time.sleep(0.001)
@@ -488,7 +488,7 @@ def _attack(server: Server, endpoint: str, messages: int, seed: int, attackers: 
 
 
 def _at_rest(server: Server, rest_s: float) -> Dict[str, int]:
-    """What the server has when nobody attacks any more and it has given back what it does not use."""
+    """What the server has when the attacks are over and it has given back what it does not use."""
     seen = server.ask("memory")
     due = time.monotonic() + rest_s
     while time.monotonic() < due:

@@ -177,7 +177,7 @@ def draw_recovery(draw: random.Random, policy: str, source: random.Random) -> Tu
     longest_ms = max(batch_ms.values())
     duration_s = 0.0
     for name, alone_ms in path_ms.items():
-        # Alone, and behind one batch of anybody: the true times allow it.
+        # Alone, and behind one batch of any app: the true times allow it.
         slo_ms = (alone_ms + longest_ms) * draw.uniform(1.5, 4.0)
         table["app"][name]["slo"] = f"{slo_ms:.3f}ms"
         highest = 0.33 / len(path_ms) * 1000.0 / alone_ms

@@ -98,7 +98,7 @@ class DetectNode(Node):  # type: ignore[misc]  # rclpy has no types
             image, ended = self._ended.popleft()
             try:
                 found = named_boxes(answer_of(ended), self._score_min)
-            except Exception as error:  # noqa: BLE001 whatever it was: it is counted, and the next image is served
+            except Exception as error:  # noqa: BLE001 any failure is counted, and the next image is served
                 reason = "too old" if error is TOO_OLD else reason_of(error)
                 if not self.counts[reason]:
                     self.get_logger().warning(f"no detections ({reason}): {error}")

@@ -110,7 +110,7 @@ DRAWN, DRAWN_ROWS = "lv tweet", ("PARD", "pard+", "back", "Nexus", "naive")
 TRACE_SECONDS, TRACE_SHARE = 200, 0.53
 QUICK_RHO, QUICK_SECONDS = 1.2, 100
 """A quick run has one load of the stress, as long as ever: in a few seconds the rules that collapse have not, and at
-the capacity it takes them longer than anybody calls quick. Traces are of half the length."""
+the capacity it takes them longer than is quick. Traces are of half the length."""
 
 
 class Case(NamedTuple):

@@ -306,7 +306,7 @@ def forced_table(
         found[key] = row
         taken = "".join(f"{time_ms / 1e3:9.3f}" for time_ms in (row.mean_ms, row.p95_ms, row.max_ms))
         print(f"{key:14}{100 * row.accuracy:10.1f}{taken}   {FORCED.get(key, '-')}", flush=True)
-        checks.at_most(f"forced: {key} leaves nobody without an answer", 100 * row.missed, 0.0, LEAST)
+        checks.at_most(f"forced: {key} leaves no request without an answer", 100 * row.missed, 0.0, LEAST)
     checks.at_least(
         "forced: schemble's mean latency so many times below original's",
         found["original"].mean_ms / found["schemble"].mean_ms,

@@ -21,8 +21,8 @@ def test_the_group_may_ask_where_the_directory_is_for_the_group_alone(tmp_path, 
 
 
 def test_a_socket_of_another_user_is_not_an_absent_server(tmp_path, monkeypatch):
-    assert endpoints.why_nobody_answers(f"ipc://{tmp_path}/bus") == "nobody listens there"
-    assert endpoints.why_nobody_answers("tcp://127.0.0.1:5999") == "nobody listens there"
+    assert endpoints.why_nobody_answers(f"ipc://{tmp_path}/bus") == "no server listens there"
+    assert endpoints.why_nobody_answers("tcp://127.0.0.1:5999") == "no server listens there"
 
     def refuse(self, address):
         raise PermissionError(13, "Permission denied")
