@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from typing import Any, Callable, Dict, List, MutableMapping, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, List, MutableMapping, Optional, Set, Tuple
 
 from edgeserve.config.schema import Config, ModelConfig
 from edgeserve.engines import lane_info, make_engine
@@ -181,7 +181,7 @@ class Reloads:
         retired = _Retired(old, reload.device, len(lanes), reload.stuck)
         for name in lanes:  # behind the batches of the old engine that the lane has
             lane = self._lanes[name]
-            lane.give(LaneWork(0, 0, START_ANY_TIME_NS, _forget, (lane, old), retired))
+            lane.give(LaneWork(0, 0, START_ANY_TIME_NS, lane.forget, old, retired))
         log.info("model %s is reloaded on device %s", *key)
         self._end(reload, "")
 
@@ -197,8 +197,3 @@ class Reloads:
 
     def _on_copy_lane(self, device: str, call: Callable[[Any], Any], argument: Any = None, tag: Any = None) -> None:
         self._lanes[copy_lane_name(device)].give(LaneWork(0, 0, START_ANY_TIME_NS, call, argument, tag))
-
-
-def _forget(argument: Sequence[Any]) -> None:
-    lane, engine = argument
-    lane.forget(engine)

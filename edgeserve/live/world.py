@@ -194,7 +194,7 @@ class LiveWorld:
             LeaveOut: self._leave_out,
             KeepWritten: self._keep_written,
             CutBatch: self._batches.cut,
-            ReleaseState: self._release_state,
+            ReleaseState: lambda action: self.values.release_job_state(action.job),
             RetainInputs: self._retain,
             ReleaseInputs: lambda action: self.retained.release(action),
         }
@@ -206,12 +206,12 @@ class LiveWorld:
                 WorkNotStarted: self._work_not_started,
                 LaneDown: self._lane_down,
                 LiveRequest: self.lifecycle.accept,
-                CancelAsked: self._cancel_asked,
-                StopAsked: self._stop_asked,
-                CallAsked: self._call_asked,
+                CancelAsked: lambda mail, events: self.lifecycle.cancel(mail.request, events, keeps=mail.keeps),
+                StopAsked: lambda mail, events: self.lifecycle.stop(mail.drain_ns, events),
+                CallAsked: lambda mail, events: mail.run(),
                 Prediction: self.lifecycle.predicted,
                 Preparation: self.lifecycle.prepared,
-                DeviceNews: _take_news,
+                DeviceNews: lambda news, events: events.extend(news.events),
                 LaneBack: self._lane_back,
             },
             self._coalescing,
@@ -316,15 +316,6 @@ class LiveWorld:
 
     def _cancel(self, request: LiveRequest, events: List[Event], reason: str) -> None:
         self.lifecycle.cancel(request, events, reason)
-
-    def _cancel_asked(self, mail: CancelAsked, events: List[Event]) -> None:
-        self.lifecycle.cancel(mail.request, events, keeps=mail.keeps)
-
-    def _stop_asked(self, mail: StopAsked, events: List[Event]) -> None:
-        self.lifecycle.stop(mail.drain_ns, events)
-
-    def _call_asked(self, mail: CallAsked, events: List[Event]) -> None:
-        mail.run()
 
     def _lane_down(self, mail: LaneDown, events: List[Event]) -> None:
         reason = cut(mail.reason)
@@ -572,9 +563,6 @@ class LiveWorld:
         else:
             self.values.drop_stream_state(action.app, action.stream)
 
-    def _release_state(self, action: ReleaseState) -> None:
-        self.values.release_job_state(action.job)
-
     def _keep_written(self, action: KeepWritten) -> None:
         self.values.keep_written(action.job, self._batches.state_of(action.job))
         self._batches.leave_out(action)
@@ -583,8 +571,3 @@ class LiveWorld:
         self.values.leave_out(action.job)
         if self._batches.by_id:
             self._batches.leave_out(action)
-
-
-def _take_news(news: DeviceNews, events: List[Event]) -> None:
-    """Turn the report of a device's monitor into events."""
-    events.extend(news.events)
