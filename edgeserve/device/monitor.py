@@ -26,8 +26,6 @@ STOP_S = 2.0  # how long stopping waits for the thread: a sensor on a slow bus t
 class _Turns:
     """One source, its newest reading and what reading it has cost."""
 
-    __slots__ = ("source", "state", "read_ns", "reads", "cpu_ns", "failed")
-
     def __init__(self, source: DeviceSource) -> None:
         self.source = source
         self.state: Optional[DeviceState] = None

@@ -41,8 +41,6 @@ class _Place(NamedTuple):
 class Preparer:
     """Prepares the requests of one app. Immutable once made."""
 
-    __slots__ = ("_places",)
-
     def __init__(self, app: AppConfig, prepares: Mapping[str, Tuple[str, ...]]) -> None:
         self._places: List[_Place] = []
         for node in app.nodes:

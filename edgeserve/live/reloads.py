@@ -35,8 +35,6 @@ class Reload(ReloadTag):
     """Tag of a reload's works: one model on one device. ``resident``: the new engine is loaded, too. ``stuck``: a call
     hangs inside the old engine. ``dropped``: the scheduler gave the model up meanwhile."""
 
-    __slots__ = ("work_id", "lane", "model", "device", "resident", "stuck", "told", "dropped", "engine")
-
     def __init__(self, work_id: int, model: str, device: str, resident: bool, stuck: bool, told: Told) -> None:
         self.work_id = work_id
         self.lane = copy_lane_name(device)
@@ -51,8 +49,6 @@ class Reload(ReloadTag):
 
 class _Retired(ReloadTag):
     """Tag of the works that let go of an old engine; ``left`` lanes have still to."""
-
-    __slots__ = ("engine", "device", "left", "stuck")
 
     def __init__(self, engine: Engine, device: str, left: int, stuck: bool) -> None:
         self.engine = engine

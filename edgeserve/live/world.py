@@ -108,8 +108,6 @@ class CallAsked:
     """Run ``call()`` on the loop's thread (questions about its tables); the asking thread waits in
     :meth:`result`."""
 
-    __slots__ = ("_call", "_value", "_error", "_done")
-
     def __init__(self, call: Callable[[], Any]) -> None:
         self._call = call
         self._value: Any = None

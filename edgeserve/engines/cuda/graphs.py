@@ -9,8 +9,6 @@ class GraphCounts:
     """Graphs ``captured`` and ``dropped``; batches ``replayed`` by a graph, and ``enqueued`` kernel by kernel. Written
     by the lane's thread alone."""
 
-    __slots__ = ("captured", "dropped", "replayed", "enqueued")
-
     def __init__(self) -> None:
         self.captured = self.dropped = self.replayed = self.enqueued = 0
 

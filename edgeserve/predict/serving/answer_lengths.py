@@ -18,8 +18,6 @@ ORDERED_BY_LENGTH = ("rtlm", DEFAULT_POLICY)
 class AnswerLengths:
     """Predicts the hints ``steps`` and ``steps_sd`` of one app. ``most``: the most tokens that its model writes."""
 
-    __slots__ = ("most", "_file", "_model", "_question")
-
     def __init__(self, app: AppConfig, most: int, directory: str) -> None:
         from edgeserve.predict.length import load_length_model, packaged  # the word lists take memory
         from edgeserve.predict.questions import question
