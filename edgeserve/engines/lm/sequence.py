@@ -27,24 +27,6 @@ class Sequence:
     asked on any thread while a batch runs the sequence.
     """
 
-    __slots__ = (
-        "asked",
-        "owner",
-        "tokens",
-        "text",
-        "cached",
-        "encoded",
-        "reused",
-        "slot",
-        "_slots",
-        "_random",
-        "_unsent",
-        "chances",
-        "_held_to",
-        "_growing",
-        "__weakref__",
-    )
-
     def __init__(self, asked: Generation, seed: str, owner: Optional[str]) -> None:
         self.asked = asked
         self.owner = owner

@@ -226,8 +226,6 @@ def _context_in(about: Mapping[str, Any]) -> int:
 class RemoteItem:
     """One item of a batch while it runs."""
 
-    __slots__ = ("index", "answer", "steps")
-
     def __init__(self, index: int, answer: RemoteAnswer) -> None:
         self.index = index
         self.answer = answer

@@ -35,8 +35,6 @@ the batch make a step: they wait for that."""
 class BatchItem:
     """One item of the batch while it runs."""
 
-    __slots__ = ("index", "sequence", "steps")
-
     def __init__(self, index: int, sequence: Sequence) -> None:
         self.index = index
         self.sequence = sequence
