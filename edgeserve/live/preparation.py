@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import queue
 import threading
+from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from edgeserve.config.schema import AppConfig
@@ -73,20 +74,18 @@ class Preparer:
         return made, took_ns
 
 
+@dataclass(eq=False)
 class Preparation:
     """A request that waits for its preparation, posted to the loop when that is over. ``error``: why it cannot be
     served."""
 
-    __slots__ = ("request", "preparer", "owner", "made", "took_ns", "error", "abandoned")
-
-    def __init__(self, request: Any, preparer: Preparer, owner: str) -> None:
-        self.request = request
-        self.preparer = preparer
-        self.owner = owner
-        self.made: Dict[str, Any] = {}
-        self.took_ns = 0
-        self.error: Optional[RequestError] = None
-        self.abandoned = False
+    request: Any
+    preparer: Preparer
+    owner: str
+    made: Dict[str, Any] = field(default_factory=dict)
+    took_ns: int = 0
+    error: Optional[RequestError] = None
+    abandoned: bool = False
 
 
 class PreparationWorker:

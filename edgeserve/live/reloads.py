@@ -9,7 +9,7 @@ but what runs as a work of a lane.
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Callable, Dict, List, MutableMapping, Optional, Set, Tuple
 
 from edgeserve.config.schema import Config, ModelConfig
@@ -47,14 +47,14 @@ class Reload(ReloadTag):
         self.engine: Optional[Engine] = None
 
 
+@dataclass(eq=False)
 class _Retired(ReloadTag):
     """Tag of the works that let go of an old engine; ``left`` lanes have still to."""
 
-    def __init__(self, engine: Engine, device: str, left: int, stuck: bool) -> None:
-        self.engine = engine
-        self.device = device
-        self.left = left
-        self.stuck = stuck
+    engine: Engine
+    device: str
+    left: int
+    stuck: bool
 
 
 class Reloads:

@@ -7,6 +7,7 @@ whether each size keeps the items apart. It belongs to the loop's thread.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from edgeserve.config.schema import ModelConfig
@@ -33,12 +34,12 @@ class WarmStep(NamedTuple):
     unchecked: Optional[ModelConfig] = None
 
 
+@dataclass(eq=False)
 class Warmed:
     """A load whose warm-ups are over, and the first error among them."""
 
-    def __init__(self, mail: WorkDone) -> None:
-        self.mail = mail
-        self.error: Optional[BaseException] = None
+    mail: WorkDone
+    error: Optional[BaseException] = None
 
 
 class Warming:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 import random
 import threading
+from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 from urllib.parse import urlsplit
 
@@ -223,13 +224,13 @@ def _context_in(about: Mapping[str, Any]) -> int:
     return next((int(known[key]) for key in CONTEXT_KEYS if isinstance(known.get(key), int)), 0)
 
 
+@dataclass(eq=False)
 class RemoteItem:
     """One item of a batch while it runs."""
 
-    def __init__(self, index: int, answer: RemoteAnswer) -> None:
-        self.index = index
-        self.answer = answer
-        self.steps = 0
+    index: int
+    answer: RemoteAnswer
+    steps: int = 0
 
 
 class ServerSession(Session):
