@@ -55,8 +55,8 @@ class AppPlan:
     fan-out, else ``""``. ``names`` records the names that nodes return, and is ``None`` for an app of one node, whose
     names meet no others. ``has_joins`` is true if a node has several predecessors."""
 
-    def __init__(self, config: AppConfig, policy: str = "") -> None:
-        app = App(config, config.policy or policy)
+    def __init__(self, config: AppConfig) -> None:
+        app = App(config, config.policy)
         self.config = config
         inputs = {node.name: node.inputs for node in config.nodes}
         self.nodes: Dict[str, NodePlan] = {}

@@ -161,10 +161,10 @@ class Sequence:
             {
                 **self.__getstate__(),
                 "tokens": list(self.tokens),
-                "unsent": list(self._unsent),
+                "_unsent": list(self._unsent),
                 "chances": None if self.chances is None else list(self.chances),
                 "text": self.text.copy(),
-                "random": random.Random(),
+                "_random": random.Random(),
             }
         )
         copy._random.setstate(self._random.getstate())
@@ -175,23 +175,12 @@ class Sequence:
         self.release()
 
     def __getstate__(self) -> Dict[str, Any]:
-        return {
-            "asked": self.asked,
-            "owner": self.owner,
-            "reused": self.reused,
-            "tokens": self.tokens,
-            "text": self.text,
-            "random": self._random,
-            "unsent": self._unsent,
-            "chances": self.chances,
-        }
+        """All of it but what it holds in this process."""
+        left = {"cached": 0, "encoded": False, "slot": -1, "_slots": None, "_held_to": None, "_growing": None}
+        return {**self.__dict__, **left}
 
     def __setstate__(self, state: Dict[str, Any]) -> None:
-        self.asked, self.tokens, self.text = state["asked"], state["tokens"], state["text"]
-        self.owner, self.reused = state["owner"], state["reused"]
-        self._random, self._unsent, self.chances = state["random"], state["unsent"], state["chances"]
-        self.cached, self.slot, self._slots, self._held_to = 0, -1, None, None
-        self.encoded = False
+        self.__dict__.update(state)
         self._growing = threading.Lock()
 
 
