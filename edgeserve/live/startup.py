@@ -434,9 +434,12 @@ class Starter:
             self._call(lane, model, "tried on the same item again", lambda _: check.stands_still())
         except ExampleUnknown as unknown:
             check.give_up(f"it is not known what it takes ({unknown})")
+
+        def look(size: int) -> str:
+            return str(self._call(lane, model, f"tried in batches of {size}", lambda _: check.look(size)))
+
         for place, size in enumerate(check.order()):
-            why = self._call(lane, model, f"tried in batches of {size}", lambda _, size=size: check.look(size))
-            if why and not place:
+            if look(size) and not place:
                 break
         sizes = check.sizes()
         if sizes != model.batch:

@@ -33,7 +33,7 @@ from edgeserve.live.errors import EngineFailures, cut
 from edgeserve.live.estimates import LOOK_NS, ContradictionLog
 from edgeserve.live.lane_works import LaneWorks
 from edgeserve.live.lifecycle import Lifecycle
-from edgeserve.live.loop_io import LoopIO, Mailbox, clock_ns
+from edgeserve.live.loop_io import LoopIO, Mailbox, MailHandler, clock_ns
 from edgeserve.live.prediction_worker import Prediction, PredictionWorker
 from edgeserve.live.preparation import Preparation, PreparationWorker, preparers
 from edgeserve.live.request import LiveRequest
@@ -183,7 +183,18 @@ class LiveWorld:
         self.on_device_lost: Optional[Callable[[LostDevice], None]] = None  # told once per device
         self._lost: Set[str] = set()
         self._look_ns = self.started_ns + LOOK_NS
-        self._perform: Dict[type, Callable[[Any], None]] = {
+        self._perform = self._performers()
+        self.io = LoopIO(
+            mailbox,
+            self._mail_handlers(),
+            self._coalescing,
+            self.works,
+            looks_ahead=any(lane.ahead_ns for lane in config.lanes.values()),
+        )
+
+    def _performers(self) -> Dict[type, Callable[[Any], None]]:
+        """Action -> what performs it."""
+        return {
             RunBatch: self._run_batch,
             FinishRequest: self.endings.waiting.append,
             LoadModel: self._load,
@@ -196,26 +207,23 @@ class LiveWorld:
             RetainInputs: self._retain,
             ReleaseInputs: lambda action: self.retained.release(action),
         }
-        self.io = LoopIO(
-            mailbox,
-            {
-                RunningBatch: self._batches.look,
-                WorkDone: self._work_done,
-                WorkNotStarted: self._work_not_started,
-                LaneDown: self._lane_down,
-                LiveRequest: self.lifecycle.accept,
-                CancelAsked: lambda mail, events: self.lifecycle.cancel(mail.request, events, keeps=mail.keeps),
-                StopAsked: lambda mail, events: self.lifecycle.stop(mail.drain_ns, events),
-                CallAsked: lambda mail, events: mail.run(),
-                Prediction: self.lifecycle.predicted,
-                Preparation: self.lifecycle.prepared,
-                DeviceNews: lambda news, events: events.extend(news.events),
-                LaneBack: self._lane_back,
-            },
-            self._coalescing,
-            self.works,
-            looks_ahead=any(lane.ahead_ns for lane in config.lanes.values()),
-        )
+
+    def _mail_handlers(self) -> Dict[type, MailHandler]:
+        """Mail -> what takes it, and adds the events that follow from it."""
+        return {
+            RunningBatch: self._batches.look,
+            WorkDone: self._work_done,
+            WorkNotStarted: self._work_not_started,
+            LaneDown: self._lane_down,
+            LiveRequest: self.lifecycle.accept,
+            CancelAsked: lambda mail, events: self.lifecycle.cancel(mail.request, events, keeps=mail.keeps),
+            StopAsked: lambda mail, events: self.lifecycle.stop(mail.drain_ns, events),
+            CallAsked: lambda mail, events: mail.run(),
+            Prediction: self.lifecycle.predicted,
+            Preparation: self.lifecycle.prepared,
+            DeviceNews: lambda news, events: events.extend(news.events),
+            LaneBack: self._lane_back,
+        }
 
     # --- the loop's side ----------------------------------------------------------------------------------------------
 
