@@ -6,7 +6,7 @@ import threading
 
 
 def in_a_thread(call):
-    """What ``call()`` returns on a new thread."""
+    """Return what ``call`` does on a new thread."""
     found = []
     thread = threading.Thread(target=lambda: found.append(call()))
     thread.start()
