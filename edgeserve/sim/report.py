@@ -72,6 +72,11 @@ class AppReport:
         return min(rates), max(rates), pstdev(rates)
 
     @property
+    def lost_share(self) -> float:
+        """Lane time lost over lane time spent."""
+        return self.lane_time_lost_ms / self.lane_time_ms if self.lane_time_ms else 0.0
+
+    @property
     def joules_per_answer(self) -> float:
         """Energy per request in time; 0.0 where no device is simulated."""
         return self.energy_j / self.in_time if self.in_time else 0.0
