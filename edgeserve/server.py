@@ -14,7 +14,7 @@ import os
 import signal
 import sys
 import threading
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from edgeserve.config.loading import load_config
 from edgeserve.config.plain_text import log_to
@@ -112,27 +112,7 @@ def serve(
     lost: List[LostDevice] = []
     if manager.listens or os.getpid() == 1:
         runtime.on_device_lost = lambda device: end_without(device, lost, runtime, config)
-    asked = []
-
-    def on_signal(number: int, frame: Any) -> None:
-        asked.append(number)
-        heartbeat.stopping()
-        if len(asked) == 1:
-            log.info(
-                "stopping: what was accepted may end within %s; a second signal cancels it",
-                format_duration(config.server.drain_ns),
-            )
-        else:
-            for each in signals:  # a third ends the process, also one that hangs
-                signal.signal(each, signal.SIG_DFL)
-            log.info("stopping at once: what was accepted is cancelled; a third signal ends the process")
-        runtime.ask_to_stop(drain=len(asked) == 1)
-        if len(asked) == 2:
-            threading.Thread(target=_end_by_force, args=(runtime,), name="edgeserve-end", daemon=True).start()
-
-    handlers: Dict[int, Callable[[int, Any], None]] = dict.fromkeys(signals, on_signal)
-    handlers[signal.SIGHUP] = lambda number, frame: read_again(runtime)
-    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    before, asked = handle(signals, runtime, heartbeat, config.server.drain_ns)
     try:
         log.info("loading %s ...", counted(len(config.models), "model"))
         manager.starting(f"loading {counted(len(config.models), 'model')}")
@@ -163,6 +143,33 @@ def serve(
             signal.signal(number, handler)
         manager.close()
     return 0
+
+
+def handle(
+    signals: Sequence[int], runtime: Runtime, heartbeat: Heartbeat, drain_ns: int
+) -> Tuple[Dict[int, Any], List[int]]:
+    """Have ``signals`` stop a server, and SIGHUP read its configuration again. Returns the handlers that were there
+    before, and a list that gets the signals that stop."""
+    asked: List[int] = []
+
+    def on_signal(number: int, frame: Any) -> None:
+        asked.append(number)
+        heartbeat.stopping()
+        if len(asked) == 1:
+            log.info(
+                "stopping: what was accepted may end within %s; a second signal cancels it", format_duration(drain_ns)
+            )
+        else:
+            for each in signals:  # a third ends the process, also one that hangs
+                signal.signal(each, signal.SIG_DFL)
+            log.info("stopping at once: what was accepted is cancelled; a third signal ends the process")
+        runtime.ask_to_stop(drain=len(asked) == 1)
+        if len(asked) == 2:
+            threading.Thread(target=_end_by_force, args=(runtime,), name="edgeserve-end", daemon=True).start()
+
+    handlers: Dict[int, Callable[[int, Any], None]] = dict.fromkeys(signals, on_signal)
+    handlers[signal.SIGHUP] = lambda number, frame: read_again(runtime)
+    return {number: signal.signal(number, handler) for number, handler in handlers.items()}, asked
 
 
 def end_without(device: LostDevice, lost: List[LostDevice], runtime: Runtime, config: Config) -> None:

@@ -7,7 +7,6 @@ import argparse
 import contextlib
 import io
 import json
-import os
 import sys
 import time
 from typing import IO, Any, Dict, Iterator, Optional, Sequence, Tuple
@@ -26,21 +25,18 @@ from edgeserve.units import format_size, ns_to_s
 INTERVAL_NS_MIN = 10**7  # 10 ms: more often, the monitor itself is what is measured
 
 
-def show_device(args: argparse.Namespace, looks: int) -> int:
+def show_device(args: argparse.Namespace, looks: int) -> None:
     """Print ``looks`` readings (0: until interrupted), or what ``--replay`` names."""
-    try:
-        return _replay(args) if args.replay else _watch(args, looks)
-    except KeyboardInterrupt:
-        return 0  # as of the other tables, which Ctrl-C ends
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has seen enough
-        return 0
+    if args.replay:
+        _replay(args)
+    else:
+        _watch(args, looks)
 
 
 # --- recorded lines ---------------------------------------------------------------------------------------------------
 
 
-def _replay(args: argparse.Namespace) -> int:
+def _replay(args: argparse.Namespace) -> None:
     with _open(args.replay) as file:
         rows = (line_table(recorded) for recorded in recorded_lines(bounded_lines(file)))
         try:
@@ -51,7 +47,6 @@ def _replay(args: argparse.Namespace) -> int:
                 _print_replay(rows)
         except ValueError as error:
             raise ConfigError(f"--replay {args.replay}: {error}; expected a file of lines of tegrastats") from None
-    return 0
 
 
 @contextlib.contextmanager
@@ -96,7 +91,7 @@ def _print_replay(rows: Iterator[Dict[str, Any]]) -> None:
 # --- this machine -----------------------------------------------------------------------------------------------------
 
 
-def _watch(args: argparse.Namespace, looks: int) -> int:
+def _watch(args: argparse.Namespace, looks: int) -> None:
     interval_ns = read_interval_ns(args.interval, INTERVAL_NS_MIN)
     board = detect_board(args.root)
     monitor = Monitor(
@@ -116,7 +111,6 @@ def _watch(args: argparse.Namespace, looks: int) -> int:
             _live_table(states, monitor, board)
     finally:
         monitor.stop()
-    return 0
 
 
 def _states(monitor: Monitor, interval_ns: int, count: int) -> Iterator[DeviceState]:

@@ -251,54 +251,35 @@ def profile_model(
     path = profile_path(out, device, model_name, mode)
     try:
         with _as_on(config.lanes[lane]) as pinned:
-            return _profile(
-                config, model_name, lane, sizes, path, device, rule, force, progress, stopped, pinned, rebuild
-            )
+            model = replace(config.models[model_name], batch=tuple(sizes))
+            info = lane_info(config, lane)._replace(depth=1, clock_ns=time.perf_counter_ns, common={})
+            engine = make_engine(model, [info], config.directory)
+            engine.rebuilds = rebuild
+            profile, changed = _start_from(path, model, device, config)
+            about: Dict[str, Any] = {"settings": lane_settings(config, lane), "card": cards_of(config).get(lane, {})}
+            before = _measured_before(profile, lane, about)
+            kept = () if force else tuple(size for size in sizes if size in before.timings)
+            todo = [size for size in sizes if size not in kept]
+            examples = {app: config.apps[app].examples for app in entry_nodes(config, model_name)}
+            measured_with = profile.circumstances["lanes"].get(lane, {}).get("examples", {})
+            is_same = {app: not force and measured_with.get(app) == examples[app] for app in examples}
+            alone = {app: times for app, times in before.alone.items() if is_same.get(app)}
+            strangers = [app for app in examples if app not in alone]
+            if not (todo or strangers):
+                return ModelOutcome(model_name, lane, kept=kept, path=path)
+            about.update(examples=examples, pinned=pinned.why or list(pinned.cores))
+            run = LaneRun(engine, info, lane, profile, path, rule, progress, stopped)
+            progress("loading", 0)
+            try:
+                run.load()
+                alone.update(run.alone({app: _items(config, model_name, app) for app in strangers}))
+                measured: Tuple[int, ...] = ()
+                if not stopped():
+                    measured = run.batches(sizes, todo, replace(before, alone=alone), about, pinned.cores)
+            finally:
+                engine.unload()
     except EdgeServeError as error:
         return ModelOutcome(model_name, lane, why=str(error), path=path)
-
-
-def _profile(
-    config: Config,
-    model_name: str,
-    lane: str,
-    sizes: Sequence[int],
-    path: str,
-    device: str,
-    rule: StopRule,
-    force: bool,
-    progress: Progress,
-    stopped: Callable[[], bool],
-    pinned: Pinned,
-    rebuild: bool,
-) -> ModelOutcome:
-    model = replace(config.models[model_name], batch=tuple(sizes))
-    info = lane_info(config, lane)._replace(depth=1, clock_ns=time.perf_counter_ns, common={})
-    engine = make_engine(model, [info], config.directory)
-    engine.rebuilds = rebuild
-    profile, changed = _start_from(path, model, device, config)
-    about: Dict[str, Any] = {"settings": lane_settings(config, lane), "card": cards_of(config).get(lane, {})}
-    before = _measured_before(profile, lane, about)
-    kept = () if force else tuple(size for size in sizes if size in before.timings)
-    todo = [size for size in sizes if size not in kept]
-    examples = {app: config.apps[app].examples for app in entry_nodes(config, model_name)}
-    measured_with = profile.circumstances["lanes"].get(lane, {}).get("examples", {})
-    is_same = {app: not force and measured_with.get(app) == examples[app] for app in examples}
-    alone = {app: times for app, times in before.alone.items() if is_same.get(app)}
-    strangers = [app for app in examples if app not in alone]
-    if not (todo or strangers):
-        return ModelOutcome(model_name, lane, kept=kept, path=path)
-    about.update(examples=examples, pinned=pinned.why or list(pinned.cores))
-    run = LaneRun(engine, info, lane, profile, path, rule, progress, stopped)
-    progress("loading", 0)
-    try:
-        run.load()
-        alone.update(run.alone({app: _items(config, model_name, app) for app in strangers}))
-        measured: Tuple[int, ...] = ()
-        if not stopped():
-            measured = run.batches(sizes, todo, replace(before, alone=alone), about, pinned.cores)
-    finally:
-        engine.unload()
     why = INTERRUPTED if stopped() else ""
     return ModelOutcome(model_name, lane, measured, kept, why, path, () if why else tuple(strangers), changed)
 

@@ -65,20 +65,22 @@ def main(args: argparse.Namespace) -> int:
     count = (1 if args.json else 0) if args.count is None else args.count
     if count < 0:
         raise ConfigError(f"--count {count}: expected 0 or more")
-    if args.device is not None or args.replay:
-        from edgeserve.commands.device_readings import show_device
-
-        return show_device(args, count)
-    if args.web:
+    of_device = args.device is not None or bool(args.replay)
+    if args.web and not of_device:
         return _web(args)
-    interval_s = ns_to_s(read_interval_ns(args.interval, INTERVAL_NS_MIN))
-    with connected(args) as client:
-        try:
-            _show(_looks(client, interval_s, count), args.json)
-        except KeyboardInterrupt:
-            pass
-        except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has seen enough
+    try:
+        if of_device:
+            from edgeserve.commands.device_readings import show_device
+
+            show_device(args, count)
+        else:
+            interval_s = ns_to_s(read_interval_ns(args.interval, INTERVAL_NS_MIN))
+            with connected(args) as client:
+                _show(_looks(client, interval_s, count), args.json)
+    except KeyboardInterrupt:
+        pass
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has seen enough
     return 0
 
 

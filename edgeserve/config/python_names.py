@@ -45,7 +45,7 @@ def importable_name(what: Any) -> str:
 
 def in_python(text: str) -> str:
     """An error's text with the arguments of Python in place of a file's tables: ``[app.focus] slo`` is
-    ``apps['focus'] slo``."""
+    ``apps['focus'] slo``, and that of all models, ``[model.*] expected``, ``models[...] expected``."""
     for argument, key in KEYS.items():
         text = re.sub(rf"(\[app\.[^\]]+\] (?:has no key .*[' ])?){key}\b", rf"\1{argument}", text)
     return _TABLE.sub(_argument, _NODES.sub("the name of its model or nodes: App('m'), App('m', Node('n'))", text))
@@ -59,5 +59,5 @@ def as_given(source: str, text: str) -> str:
 def _argument(found: re.Match[str]) -> str:
     section, name, part = found.groups()
     argument = PLURALS.get(section, section)
-    where = f"{argument}[{name!r}]" if name else argument
+    where = f"{argument}[{'...' if name == '*' else repr(name)}]" if name else argument
     return f"{where} {part}" if part else where

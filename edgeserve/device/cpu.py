@@ -8,15 +8,15 @@ from typing import Dict, Optional, Tuple
 
 import psutil
 
-from edgeserve.device.files import PolledFiles, listing
-from edgeserve.device.source import SLOW_NS
+from edgeserve.device.files import listing
+from edgeserve.device.source import SLOW_NS, FileSource
 from edgeserve.device.state import DeviceState
 
 CPUS = "sys/devices/system/cpu"
 CORES_MAX = 1024  # a list of cores that names more is not believed
 
 
-class CpuSource:
+class CpuSource(FileSource):
     """Load by psutil, cores and clocks by sysfs. The load is a mean since the reading before, so the first one has
     none. Below a root that is not this machine's, psutil is not asked: it would tell of this machine."""
 
@@ -24,7 +24,7 @@ class CpuSource:
     every_ns = SLOW_NS
 
     def __init__(self, root: str = "/") -> None:
-        self._files = PolledFiles(root)
+        super().__init__(root)
         self._is_here = os.path.realpath(root) == "/"
         self._clocks = {
             path.split("/")[-3]: path for path in listing(root, f"{CPUS}/cpu[0-9]*/cpufreq/scaling_cur_freq")
@@ -59,9 +59,6 @@ class CpuSource:
         if before is None or all_s <= before[0]:
             return None
         return max(0.0, min(1.0, 1.0 - (idle_s - before[1]) / (all_s - before[0])))
-
-    def close(self) -> None:
-        self._files.close()
 
 
 def count_cores(text: str) -> Optional[int]:

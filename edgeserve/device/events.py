@@ -40,8 +40,6 @@ class DeviceEvents:
     """The devices of a configuration that one monitor reads. The power is told of the first of them alone, since it is
     the whole module's: its energy must not count twice."""
 
-    __slots__ = ("_filters",)
-
     def __init__(
         self, config: Config, devices: Sequence[DeviceConfig], on_card: bool, profiles: Sequence[Profile] = ()
     ) -> None:

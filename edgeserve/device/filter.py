@@ -127,27 +127,6 @@ def working_clocks(readings: Readings, is_busy: bool) -> Clocks:
 class DeviceFilter:
     """Readings of one device to events. Remembers what it told; :meth:`events` alone changes it."""
 
-    __slots__ = (
-        "device",
-        "lanes",
-        "limits",
-        "_clock_mhz",
-        "_speed",
-        "_told_clocks",
-        "_confirmed_ns",
-        "_busy",
-        "_thermal",
-        "_power",
-        "_watts",
-        "_told",
-        "_untold",
-        "_throttled",
-        "_throttled_left",
-        "_over_current_left",
-        "_load",
-        "_load_ns",
-    )
-
     def __init__(self, device: str, lanes: Sequence[str], limits: DeviceLimits) -> None:
         self.device = device
         self.lanes = tuple(lanes)

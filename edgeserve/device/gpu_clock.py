@@ -7,8 +7,8 @@ import re
 from collections import deque
 from typing import Deque, Optional, Tuple
 
-from edgeserve.device.files import PolledFiles, listing, read_text
-from edgeserve.device.source import FAST_NS
+from edgeserve.device.files import listing, read_text
+from edgeserve.device.source import FAST_NS, FileSource
 from edgeserve.device.state import DeviceState
 from edgeserve.units import NS_PER_S
 
@@ -38,14 +38,14 @@ BUSY, HELD_BELOW, HELD_SAMPLES = 0.95, 0.9, 3
 HELD = "gpu_clock:held"
 
 
-class GpuClockSource:
+class GpuClockSource(FileSource):
     """The integrated GPU by its devfreq folder, under any release's name, and the memory controller."""
 
     name = "gpu devfreq"
     every_ns = FAST_NS
 
     def __init__(self, root: str = "/") -> None:
-        self._files = PolledFiles(root)
+        super().__init__(root)
         self.folder = gpu_folder(root)
         self.load_file = load_file(root, self.folder)
         self._top_hz = top_clock_hz(root, self.folder)
@@ -105,9 +105,6 @@ class GpuClockSource:
             return hertz, top_hz, None
         load = activity / (hertz / 1000) / 100  # percent times kHz, as jetson_stats reads the file
         return hertz, top_hz, load if 0.0 <= load <= 1.0 else None
-
-    def close(self) -> None:
-        self._files.close()
 
 
 def gpu_folder(root: str) -> str:

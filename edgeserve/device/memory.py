@@ -10,8 +10,7 @@ from typing import Dict, Optional, Tuple
 import psutil
 
 from edgeserve.control_groups import ControlGroups
-from edgeserve.device.files import PolledFiles
-from edgeserve.device.source import FAST_NS
+from edgeserve.device.source import FAST_NS, FileSource
 from edgeserve.device.state import DeviceState
 
 MEMINFO, BUDDYINFO, PRESSURE = "proc/meminfo", "proc/buddyinfo", "proc/pressure/memory"
@@ -20,7 +19,7 @@ _FIELD = re.compile(r"^(MemTotal|MemAvailable|SwapFree|NvMapMemUsed):\s*([0-9]{1
 _SOME = re.compile(r"^some avg10=([0-9]{1,3}(?:\.[0-9]{1,4})?)", re.MULTILINE)
 
 
-class MemorySource:
+class MemorySource(FileSource):
     """``/proc/meminfo`` (with NvMap's share of an integrated GPU), ``/proc/buddyinfo`` and, where the kernel has it,
     ``/proc/pressure/memory``. ``MemAvailable`` counts, not ``MemFree``: the page cache can be had. The bound of
     a container or a service counts where it leaves less."""
@@ -29,7 +28,7 @@ class MemorySource:
     every_ns = FAST_NS
 
     def __init__(self, root: str = "/", page_bytes: Optional[int] = None) -> None:
-        self._files = PolledFiles(root)
+        super().__init__(root)
         self._groups = ControlGroups(root, self._files.text)
         self._is_here = os.path.realpath(root) == "/"
         self._page_bytes = page_bytes or os.sysconf("SC_PAGE_SIZE")
@@ -53,9 +52,6 @@ class MemorySource:
             largest_free_block_bytes=block_bytes,
             free_blocks=count,
         )
-
-    def close(self) -> None:
-        self._files.close()
 
 
 def _available() -> Optional[int]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from edgeserve.device.source import DeviceSource
@@ -23,18 +24,16 @@ STALE_TURNS = 3  # a source that was not read for this many of its pauses tells 
 STOP_S = 2.0  # how long stopping waits for the thread: a sensor on a slow bus takes milliseconds
 
 
+@dataclass
 class _Turns:
     """One source, its newest reading and what reading it has cost."""
 
-    __slots__ = ("source", "state", "read_ns", "reads", "cpu_ns", "failed")
-
-    def __init__(self, source: DeviceSource) -> None:
-        self.source = source
-        self.state: Optional[DeviceState] = None
-        self.read_ns = 0
-        self.reads = 0
-        self.cpu_ns = 0
-        self.failed = ""
+    source: DeviceSource
+    state: Optional[DeviceState] = None
+    read_ns: int = 0
+    reads: int = 0
+    cpu_ns: int = 0
+    failed: str = ""
 
 
 class Monitor:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Dict, List, NamedTuple, Optional, Tuple
 
 from edgeserve.device.boards import NOT_CONNECTED, gpu_power_w, total_power_w
-from edgeserve.device.files import PolledFiles, listing, read_text
-from edgeserve.device.source import SLOW_NS
+from edgeserve.device.files import listing, read_text
+from edgeserve.device.source import SLOW_NS, FileSource
 from edgeserve.device.state import DeviceState
 
 CHIPS = ("ina3221", "ina238", "ina237", "ina226", "ina219")
@@ -27,14 +27,14 @@ class Rail(NamedTuple):
     alarms: Tuple[str, ...]
 
 
-class RailsSource:
+class RailsSource(FileSource):
     """Every rail that has a label and a sensor."""
 
     name = "power rails"
     every_ns = SLOW_NS
 
     def __init__(self, root: str = "/") -> None:
-        self._files = PolledFiles(root)
+        super().__init__(root)
         self.rails = hwmon_rails(root) or iio_rails(root)
 
     def read(self, now_ns: int) -> DeviceState:
@@ -65,9 +65,6 @@ class RailsSource:
             if any(state == 1 for state in states):
                 raised.append(f"{ALARM}:{rail.label}")
         return tuple(raised) if seen else None
-
-    def close(self) -> None:
-        self._files.close()
 
 
 def hwmon_rails(root: str) -> List[Rail]:

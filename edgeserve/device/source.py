@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from edgeserve.device.files import PolledFiles
 from edgeserve.device.state import DeviceState
 from edgeserve.units import NS_PER_S
 
@@ -28,3 +29,14 @@ class DeviceSource(Protocol):
 
     def close(self) -> None:
         """Give everything back: files, processes, libraries."""
+
+
+class FileSource:
+    """A source that holds nothing but the kernel's files below a root."""
+
+    def __init__(self, root: str) -> None:
+        self._files = PolledFiles(root)
+
+    def close(self) -> None:
+        """Give the files back."""
+        self._files.close()

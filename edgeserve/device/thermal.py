@@ -6,9 +6,9 @@ import os
 import re
 from typing import Dict, List, Mapping, NamedTuple, Optional, Set, Tuple
 
-from edgeserve.device.files import PolledFiles, integer_of, listing, read_integer, read_text
+from edgeserve.device.files import integer_of, listing, read_integer, read_text
 from edgeserve.device.parse import is_gated
-from edgeserve.device.source import SLOW_NS
+from edgeserve.device.source import SLOW_NS, FileSource
 from edgeserve.device.state import DeviceState
 from edgeserve.device.throttling import lowers_clocks
 
@@ -89,7 +89,7 @@ def heat_state(temperatures_c: Mapping[str, float], trips_c: Mapping[str, float]
     )
 
 
-class ThermalSource:
+class ThermalSource(FileSource):
     """``/sys/class/thermal/thermal_zone*``. A zone is known by its type, never by its number. Zones whose part of the
     chip is switched off cannot be read, or read far below zero: they are left out."""
 
@@ -97,7 +97,7 @@ class ThermalSource:
     every_ns = SLOW_NS
 
     def __init__(self, root: str = "/") -> None:
-        self._files = PolledFiles(root)
+        super().__init__(root)
         self._zones: Dict[str, str] = {}  # name -> file
         self.trips_c: Dict[str, float] = {}
         bound = clock_trips(root)
@@ -118,9 +118,6 @@ class ThermalSource:
             if millidegrees is not None and not is_gated(millidegrees / 1000):
                 found[name] = millidegrees / 1000
         return heat_state(found, self.trips_c)
-
-    def close(self) -> None:
-        self._files.close()
 
 
 def clock_trips(root: str) -> Optional[Set[Tuple[str, int]]]:

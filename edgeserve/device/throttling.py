@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Dict, List, Optional, Tuple
 
-from edgeserve.device.files import PolledFiles, listing, read_text
-from edgeserve.device.source import SLOW_NS
+from edgeserve.device.files import listing, read_text
+from edgeserve.device.source import SLOW_NS, FileSource
 from edgeserve.device.state import DeviceState
 
 COOLING, OVER_CURRENT, CAPPED = "cooling", "over_current", "gpu_clock:capped"
@@ -21,7 +21,7 @@ OVER_CURRENT_NAME = "soctherm_oc"
 CAP_SHARE = 0.98  # below this share of what the power mode allows a bound is lowered, not rounded
 
 
-class ThrottlingSource:
+class ThrottlingSource(FileSource):
     """``cooling_device*`` and the counters of ``soctherm_oc`` (Orin, Thor). The counters count since the board started:
     only what was added between two readings is news."""
 
@@ -29,7 +29,7 @@ class ThrottlingSource:
     every_ns = SLOW_NS
 
     def __init__(self, root: str = "/") -> None:
-        self._files = PolledFiles(root)
+        super().__init__(root)
         self.cooling = cooling_devices(root)
         self.counters = over_current_counters(root)
         self._counts: Dict[str, int] = {}
@@ -46,9 +46,6 @@ class ThrottlingSource:
             self._counts[kind] = count
         seen = self.cooling or self.counters
         return DeviceState(throttles=tuple(dict.fromkeys(active)) if seen else None)
-
-    def close(self) -> None:
-        self._files.close()
 
 
 def cooling_devices(root: str) -> List[Tuple[str, str]]:

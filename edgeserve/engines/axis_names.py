@@ -5,7 +5,9 @@ item. Names are only a sign: exporters make them up, and people give wrong ones.
 from __future__ import annotations
 
 import re
-from typing import Optional, Protocol, Sequence, Tuple
+from typing import Sequence
+
+from edgeserve.engines.port import Port
 
 BATCH_NAMES = re.compile(r"batch|sample|^(n|b|bs|bsz|rows?|examples?)$", re.IGNORECASE)
 """Names that exporters and people give the axis of a batch."""
@@ -20,20 +22,7 @@ VALUES_NAME = re.compile(r"u\d+")
 """Names that torch gives a length that depends on values."""
 
 
-class Named(Protocol):
-    """An input or output as the model declares it, :class:`edgeserve.engines.ports.Port`."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def dims(self) -> Tuple[Optional[int], ...]: ...
-
-    @property
-    def axes(self) -> Tuple[str, ...]: ...
-
-
-def batch_elsewhere(inputs: Sequence[Named]) -> str:
+def batch_elsewhere(inputs: Sequence[Port]) -> str:
     """The reason why the first axis of ``inputs`` (the request's ones) is no batch by its name; ``""`` where it may be
     one."""
     for port in inputs:
@@ -49,7 +38,7 @@ def batch_elsewhere(inputs: Sequence[Named]) -> str:
     return ""
 
 
-def length_of_another(inputs: Sequence[Named], outputs: Sequence[Named]) -> str:
+def length_of_another(inputs: Sequence[Port], outputs: Sequence[Port]) -> str:
     """The reason why an output cannot have a row for each item, since the file fixes other lengths; ``""`` where it
     may. ``outputs``: without states."""
     fixed = {port.dims[0] for port in inputs if port.dims}
@@ -60,7 +49,7 @@ def length_of_another(inputs: Sequence[Named], outputs: Sequence[Named]) -> str:
     return ""
 
 
-def name_of_another(inputs: Sequence[Named], outputs: Sequence[Named]) -> str:
+def name_of_another(inputs: Sequence[Port], outputs: Sequence[Port]) -> str:
     """The output whose first axis has a name that none of the inputs' has, and that a person chose; ``""`` where none.
     A sign, and not always right: an exporter's user may have called a batch ``time``."""
     firsts = {_first(port) for port in inputs} - {""}
@@ -73,7 +62,7 @@ def name_of_another(inputs: Sequence[Named], outputs: Sequence[Named]) -> str:
     return ""
 
 
-def _first(port: Named) -> str:
+def _first(port: Port) -> str:
     return port.axes[0] if port.axes else ""
 
 

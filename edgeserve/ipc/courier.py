@@ -33,13 +33,13 @@ class PendingReply(PendingAnswer):
     """The reply to come. ``cancel()`` also cancels on the server. ``id`` is the server's number of the request, 0 until
     the reply is there. ``lease``: what it has of shared memory."""
 
-    def __init__(self, courier: Courier, key: int, app: str = "", lease: Optional[Lease] = None) -> None:
+    def __init__(self, courier: Courier, key: int, app: str) -> None:
         super().__init__()
         self.id = 0
         self.courier = courier
         self.key = key
         self.app = app
-        self.lease = lease
+        self.lease: Optional[Lease] = None
 
     def cancel(self) -> bool:
         if not super().cancel():

@@ -41,8 +41,6 @@ class Flood:
     always have a message waiting have sent equally much, and more than any other. ``refused``: senders that are no
     clients."""
 
-    __slots__ = ("refused", "_counts", "_memory_bytes", "_look_ns")
-
     def __init__(self, now_ns: int) -> None:
         self.refused: Dict[bytes, Peer] = {}
         self._counts: Dict[bytes, int] = {}

@@ -127,8 +127,6 @@ class Copies:
     """Copies of what clients wrote, in memory that is used again: fresh memory of this size costs its page faults,
     several times what copying does. At most ``spare_bytes_max`` wait for their next use."""
 
-    __slots__ = ("_spare", "_spare_bytes", "_spare_bytes_max", "_back")
-
     def __init__(self, spare_bytes_max: int) -> None:
         self._spare: Dict[int, List[bytearray]] = {}
         self._spare_bytes = 0

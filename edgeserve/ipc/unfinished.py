@@ -78,8 +78,6 @@ class Unfinished:
     arrives. ``message_bytes_max`` bounds a message, ``all_bytes_max`` what all that are not finished may have
     together."""
 
-    __slots__ = ("look_at_ns", "watches", "_one_bytes_max", "_all_bytes_max", "_arrivals", "_held_bytes", "_was_soon")
-
     def __init__(self, message_bytes_max: int, all_bytes_max: int) -> None:
         self.look_at_ns = NEVER_NS
         self.watches = False

@@ -62,44 +62,25 @@ REQUEST_KINDS = ("infer", "cancel", "beat", "bye", "memory") + CONTROL_KINDS
 _VERSION_BYTE = bytes([VERSION])
 
 
-class Reply:
+class Reply(msgspec.Struct):
     """One reply as the client reads it. ``kind`` is ``answer``, ``piece``, ``error``, ``info`` or ``beat``; the
     fields of the other kinds stay at their defaults."""
 
-    __slots__ = (
-        "kind",
-        "key",
-        "request_id",
-        "outcome",
-        "reason",
-        "late",
-        "finished_ns",
-        "total_ns",
-        "breakdown",
-        "outputs",
-        "error",
-        "info",
-        "quality",
-        "branches",
-        "variant",
-    )
-
-    def __init__(self, kind: str, key: Key | None) -> None:
-        self.kind = kind
-        self.key = key
-        self.request_id = 0
-        self.outcome = ""
-        self.reason = ""
-        self.late = False
-        self.finished_ns = 0
-        self.total_ns = 0
-        self.breakdown: Sequence[int] = (0, 0, 0, 0)
-        self.outputs: Dict[str, Any] = {}
-        self.error: RequestError | None = None
-        self.info: Dict[str, Any] = {}
-        self.quality: Optional[float] = None
-        self.branches: Sequence[str] = ()
-        self.variant = ""
+    kind: str
+    key: Optional[Key]
+    request_id: int = 0
+    outcome: str = ""
+    reason: str = ""
+    late: bool = False
+    finished_ns: int = 0
+    total_ns: int = 0
+    breakdown: Sequence[int] = (0, 0, 0, 0)
+    outputs: Dict[str, Any] = {}
+    error: Optional[RequestError] = None
+    info: Dict[str, Any] = {}
+    quality: Optional[float] = None
+    branches: Sequence[str] = ()
+    variant: str = ""
 
 
 # --- headers ----------------------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from edgeserve.live.preflight import check_before_loading
 from edgeserve.live.problem import Problem
 from edgeserve.live.request import LiveRequest, RequestValidator, check_names, request_validators, unknown_app
 from edgeserve.live.served import Served, assemble
-from edgeserve.live.startup import Started, Starter
+from edgeserve.live.startup import Started, Starter, value_of
 from edgeserve.live.world import LostDevice
 from edgeserve.offload.lane_thread import LaneThread, LaneWork
 from edgeserve.sched.protocol.actions import START_ANY_TIME_NS
@@ -78,21 +78,12 @@ class RunningStarter(Starter):
         self._lanes[lane].give(LaneWork(0, 0, START_ANY_TIME_NS, run, self._lanes[lane]))
         while True:
             try:
-                value, error = answers.get(timeout=LOOK_S)
+                return value_of(*answers.get(timeout=LOOK_S), model, what)
             except queue.Empty:
                 if self._called_off() or not self.usable(lane):
                     raise EngineError(
                         f"model {model.name!r} could not be {what}: lane {lane!r} does not answer, or the server stops"
                     ) from None
-                continue
-            if error is None:
-                return value
-            if isinstance(error, (EngineError, ConfigError)):
-                raise error
-            raise EngineError(
-                f"model {model.name!r} could not be {what}: {type(error).__name__}: {error}; look at "
-                f"[model.{model.name}]"
-            ) from error
 
 
 def compatible(old: Config, new: Config) -> Config:
@@ -237,16 +228,15 @@ def merged(
 ) -> Started:
     """The parts of the new scheduler and world; models that stay keep their present engines."""
     new, kept = prepared.started, prepared.kept
-    return Started(
-        {**{key: engine for key, engine in engines.items() if key[0] in kept}, **new.engines},
-        {**{key: value for key, value in running.footprints.items() if key[0] in kept}, **new.footprints},
-        {**{key: value for key, value in running.measured.items() if key[0] in kept}, **new.measured},
-        {
-            device: [*(name for name in resident.get(device, ()) if name in kept), *names]
-            for device, names in new.resident.items()
-        },
-        {**{name: value for name, value in running.sequences.items() if name in kept}, **new.sequences},
-        {**{name: value for name, value in running.outputs.items() if name in kept}, **new.outputs},
-        {**{name: value for name, value in running.sizes.items() if name in kept}, **new.sizes},
-        {**{name: value for name, value in running.names.items() if name in kept}, **new.names},
-    )
+    parts: Dict[str, Any] = {
+        part: {
+            **{key: value for key, value in table.items() if (key if isinstance(key, str) else key[0]) in kept},
+            **getattr(new, part),
+        }
+        for part, table in {**running._asdict(), "engines": engines}.items()
+    }
+    parts["resident"] = {
+        device: [*(name for name in resident.get(device, ()) if name in kept), *names]
+        for device, names in new.resident.items()
+    }
+    return Started(**parts)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Dict, List
+from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple
 
 from edgeserve.sched.protocol.events import Event
 
@@ -10,13 +10,10 @@ if TYPE_CHECKING:
     from edgeserve.device.boards import Machine
 
 
-class DeviceNews:
+class DeviceNews(NamedTuple):
     """Events from a monitor's thread."""
 
-    __slots__ = ("events",)
-
-    def __init__(self, events: List[Event]) -> None:
-        self.events = events
+    events: List[Event]
 
 
 def board_table(board: Machine) -> Dict[str, Any]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import replace
+from functools import partial
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from edgeserve.config.profile_record import Clocks, Profile
@@ -78,11 +79,10 @@ class DeviceWatch:
                 if (device.index == gpu if device.kind == "cuda" else gpu == gpus[0])
             ]
             events = DeviceEvents(config, self._devices[gpu], not self.board.is_jetson, profiles)
-            listener = _Listener(events, post)
             self._monitors[gpu] = Monitor(
                 f"gpu{gpu}" if has_gpu else "cpu",
                 make(self.board, gpu),
-                listener.tell,
+                partial(_tell, ChangeFilter(), events, post),
                 clock_ns,
                 time.thread_time_ns,
                 INTERVAL_NS,
@@ -152,21 +152,14 @@ def with_headroom(config: Config) -> Config:
     return replace(config, devices={**config.devices, **devices})
 
 
-class _Listener:
-    """Translates one monitor's states for the devices of the configuration; runs on the monitor's thread."""
-
-    def __init__(self, devices: DeviceEvents, post: Callable[[Any], None]) -> None:
-        self._devices = devices
-        self._post = post
-        self._changes = ChangeFilter()
-
-    def tell(self, state: DeviceState) -> None:
-        report = self._changes.update(state)
-        if report is not None:
-            _log_changes(report)
-        events = self._devices.events(state)
-        if events:
-            self._post(DeviceNews(events))
+def _tell(changes: ChangeFilter, devices: DeviceEvents, post: Callable[[Any], None], state: DeviceState) -> None:
+    """Translate one monitor's state for the devices of the configuration; on the monitor's thread."""
+    report = changes.update(state)
+    if report is not None:
+        _log_changes(report)
+    events = devices.events(state)
+    if events:
+        post(DeviceNews(events))
 
 
 def _log_changes(report: ChangeReport) -> None:

@@ -24,8 +24,6 @@ class Endings:
     """``waiting``: ends that the scheduler decided and that were not sent yet. ``overhead_from_ns``: when the last
     answer would have been ready if handing over to the lane, and back, took no time. ``counts`` are by app."""
 
-    __slots__ = ("waiting", "overhead", "overhead_from_ns", "counts", "_values", "_batches")
-
     def __init__(self, values: RequestValues, batches: RunningBatches, counts: Dict[str, AppCounts]) -> None:
         self.waiting: List[FinishRequest] = []
         self.overhead = ResponseOverhead()

@@ -163,8 +163,6 @@ def ended_early(reason: str, cut_reason: str, written: Sequence[str]) -> str:
 class EngineFailures:
     """Counts failures per model: the first of each is told with its traceback, the others would fill the log."""
 
-    __slots__ = ("_counts",)
-
     def __init__(self) -> None:
         self._counts: Dict[str, int] = {}
 
@@ -223,8 +221,6 @@ class EarlyRefusals:
     """The last requests that were refused before the scheduler knew them: an unknown app, a bad input, a deadline that
     had passed on the way, a bound in bytes. A refusal's place follows from its number; ``ids`` numbers all requests of
     the server. Written by any thread: each write is one step of the interpreter."""
-
-    __slots__ = ("_ids", "_kept")
 
     def __init__(self, ids: Iterator[int]) -> None:
         self._ids = ids

@@ -39,8 +39,6 @@ class IgnoredHints:
     """Hints that requests went without, by name. The first of each is told with its traceback, if it has one; what
     fails always would fill the log otherwise. May be asked from any thread."""
 
-    __slots__ = ("_counts", "_lock")
-
     def __init__(self) -> None:
         self._counts: Dict[str, int] = {}
         self._lock = threading.Lock()
@@ -66,8 +64,6 @@ class IgnoredHints:
 
 class ResultHints:
     """Reads the hints of results. Belongs to the loop's thread."""
-
-    __slots__ = ("_ignored",)
 
     def __init__(self) -> None:
         self._ignored: Dict[str, IgnoredHints] = {}  # by model, where one gave a wrong hint

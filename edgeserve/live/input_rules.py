@@ -23,8 +23,6 @@ OBJECT_KINDS: Mapping[str, Tuple[type, ...]] = {
 class InputRule:
     """The rule for one declared input."""
 
-    __slots__ = ("name", "dtype", "kinds", "shape", "exact", "optional", "texts")
-
     def __init__(self, app: str, name: str, config: TensorConfig) -> None:
         self.name = name
         self.texts = config.dtype == "text" and bool(config.shape)  # an array of them; else it is one string

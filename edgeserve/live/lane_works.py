@@ -37,23 +37,6 @@ class LaneWorks:
     count. ``free_ns``: when the last work on each was over. ``due_ns``: when to :meth:`look`, ``None`` while nothing
     is on any lane. ``make_lane`` makes another lane of a name, for one that hangs."""
 
-    __slots__ = (
-        "lanes",
-        "counts",
-        "devices",
-        "idle",
-        "free_ns",
-        "due_ns",
-        "_in_flight",
-        "_config",
-        "_make_lane",
-        "_hang_ns",
-        "_looked_ns",
-        "_overdue",
-        "_coming_back",
-        "_replaced",
-    )
-
     def __init__(
         self, config: Config, lanes: MutableMapping[str, LaneThread], make_lane: Callable[[str], LaneThread]
     ) -> None:

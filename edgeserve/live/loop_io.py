@@ -124,8 +124,6 @@ class LoopIO:
     waits as ``coalescing`` says. ``looks_ahead``: works are given to lanes before those are free, so due events are not
     put off."""
 
-    __slots__ = ("mailbox", "source", "coalescing", "_lanes", "_handlers", "_looks_ahead", "_bell")
-
     def __init__(
         self,
         mailbox: Mailbox,

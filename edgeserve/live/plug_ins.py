@@ -15,7 +15,7 @@ PLUG_INS = {
     "spans": "edgeserve.taps.span_export:opened",
     "recording": "edgeserve.taps.trace:opened",
     "last steps": "edgeserve.taps.last_steps:LastSteps",
-    "hints": "edgeserve.predict.serving.hook:hint_source",
+    "hints": "edgeserve.predict.serving.answer_lengths:hint_source",
     "history": "edgeserve.predict.serving.history_recorder:HistoryRecorder",
     "recorded apps": "edgeserve.predict.serving.history_recorder:recorded_apps",
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
 from edgeserve.units import NS_PER_MS, ns_to_ms
@@ -17,18 +18,16 @@ WAIT_NS_MAX = 1000 * NS_PER_MS
 runs for longer than that second counts as stuck: until it returns, requests go on without."""
 
 
+@dataclass(eq=False)
 class Prediction:
     """One request that waits for its prediction; posted to the loop when it is over. ``due_ns``: when the request goes
     on without. ``abandoned``: its request no longer waits for it. ``hints`` are the result."""
 
-    __slots__ = ("request", "asked_ns", "due_ns", "abandoned", "hints")
-
-    def __init__(self, request: Any, asked_ns: int, due_ns: int) -> None:
-        self.request = request
-        self.asked_ns = asked_ns
-        self.due_ns = due_ns
-        self.abandoned = False
-        self.hints: Optional[Mapping[str, float]] = None
+    request: Any
+    asked_ns: int
+    due_ns: int
+    abandoned: bool = False
+    hints: Optional[Mapping[str, float]] = None
 
 
 class PredictionWorker:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import queue
 import threading
+from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from edgeserve.config.schema import AppConfig
@@ -40,8 +41,6 @@ class _Place(NamedTuple):
 
 class Preparer:
     """Prepares the requests of one app. Immutable once made."""
-
-    __slots__ = ("_places",)
 
     def __init__(self, app: AppConfig, prepares: Mapping[str, Tuple[str, ...]]) -> None:
         self._places: List[_Place] = []
@@ -75,20 +74,18 @@ class Preparer:
         return made, took_ns
 
 
+@dataclass(eq=False)
 class Preparation:
     """A request that waits for its preparation, posted to the loop when that is over. ``error``: why it cannot be
     served."""
 
-    __slots__ = ("request", "preparer", "owner", "made", "took_ns", "error", "abandoned")
-
-    def __init__(self, request: Any, preparer: Preparer, owner: str) -> None:
-        self.request = request
-        self.preparer = preparer
-        self.owner = owner
-        self.made: Dict[str, Any] = {}
-        self.took_ns = 0
-        self.error: Optional[RequestError] = None
-        self.abandoned = False
+    request: Any
+    preparer: Preparer
+    owner: str
+    made: Dict[str, Any] = field(default_factory=dict)
+    took_ns: int = 0
+    error: Optional[RequestError] = None
+    abandoned: bool = False
 
 
 class PreparationWorker:

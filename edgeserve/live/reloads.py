@@ -9,8 +9,8 @@ but what runs as a work of a lane.
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
-from typing import Any, Callable, Dict, List, MutableMapping, Optional, Sequence, Set, Tuple
+from dataclasses import dataclass, replace
+from typing import Any, Callable, Dict, List, MutableMapping, Optional, Set, Tuple
 
 from edgeserve.config.schema import Config, ModelConfig
 from edgeserve.engines import lane_info, make_engine
@@ -35,8 +35,6 @@ class Reload(ReloadTag):
     """Tag of a reload's works: one model on one device. ``resident``: the new engine is loaded, too. ``stuck``: a call
     hangs inside the old engine. ``dropped``: the scheduler gave the model up meanwhile."""
 
-    __slots__ = ("work_id", "lane", "model", "device", "resident", "stuck", "told", "dropped", "engine")
-
     def __init__(self, work_id: int, model: str, device: str, resident: bool, stuck: bool, told: Told) -> None:
         self.work_id = work_id
         self.lane = copy_lane_name(device)
@@ -49,16 +47,14 @@ class Reload(ReloadTag):
         self.engine: Optional[Engine] = None
 
 
+@dataclass(eq=False)
 class _Retired(ReloadTag):
     """Tag of the works that let go of an old engine; ``left`` lanes have still to."""
 
-    __slots__ = ("engine", "device", "left", "stuck")
-
-    def __init__(self, engine: Engine, device: str, left: int, stuck: bool) -> None:
-        self.engine = engine
-        self.device = device
-        self.left = left
-        self.stuck = stuck
+    engine: Engine
+    device: str
+    left: int
+    stuck: bool
 
 
 class Reloads:
@@ -181,7 +177,7 @@ class Reloads:
         retired = _Retired(old, reload.device, len(lanes), reload.stuck)
         for name in lanes:  # behind the batches of the old engine that the lane has
             lane = self._lanes[name]
-            lane.give(LaneWork(0, 0, START_ANY_TIME_NS, _forget, (lane, old), retired))
+            lane.give(LaneWork(0, 0, START_ANY_TIME_NS, lane.forget, old, retired))
         log.info("model %s is reloaded on device %s", *key)
         self._end(reload, "")
 
@@ -197,8 +193,3 @@ class Reloads:
 
     def _on_copy_lane(self, device: str, call: Callable[[Any], Any], argument: Any = None, tag: Any = None) -> None:
         self._lanes[copy_lane_name(device)].give(LaneWork(0, 0, START_ANY_TIME_NS, call, argument, tag))
-
-
-def _forget(argument: Sequence[Any]) -> None:
-    lane, engine = argument
-    lane.forget(engine)

@@ -195,19 +195,6 @@ class RequestValidator:
     good; all apps of a server share one (asked from any thread: counting is one step of the interpreter).
     ``stateful``: the model of which each request must say what stream it continues."""
 
-    __slots__ = (
-        "plan",
-        "config",
-        "inputs",
-        "predictors",
-        "stateful",
-        "_length",
-        "ids",
-        "_hints",
-        "_strange",
-        "_hint_bounds",
-    )
-
     def __init__(
         self,
         plan: AppPlan,

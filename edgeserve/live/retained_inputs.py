@@ -55,7 +55,7 @@ class RetainedInputs:
         if not action.probe or action.jobs[0] in self._inputs:
             return None
         return WorkNotStarted(
-            LaneWork(action.work_id, 0, 0, _nothing, None, action),
+            LaneWork(action.work_id, 0, 0, None, None, action),
             f"its inputs were not kept: all together would hold more than {self._bytes_max} bytes",
         )
 
@@ -97,7 +97,3 @@ def _may_change(value: Any, given: Set[int]) -> bool:
     while below is not None and id(below) not in given:
         below = getattr(below, "base", None)
     return below is not None
-
-
-def _nothing(_: Any) -> None:
-    """The action of a probe without inputs; its lane never sees it."""

@@ -26,21 +26,6 @@ class RunningBatch(BatchControl):
     could go on, by their last pieces. ``over``: items whose end the scheduler knows. ``sent``: items of which pieces
     were sent on. ``asked``: items of which it is known whether they have written."""
 
-    __slots__ = (
-        "action",
-        "listens",
-        "states",
-        "over",
-        "sent",
-        "asked",
-        "closed",
-        "_stop",
-        "_post",
-        "_emitted",
-        "_told",
-        "_dropped",
-    )
-
     def __init__(self, action: RunBatch, listens: Sequence[bool], post: Callable[[Any], None]) -> None:
         self.action = action
         self.listens = listens

@@ -242,7 +242,9 @@ class RuntimeCore:
         for (_, device), engine in engines.items():
             for lane in self._lanes.values():
                 lane.forget(engine)
-            self._lanes[copy_lane_name(device)].give(LaneWork(0, 0, START_ANY_TIME_NS, _unload_engine, engine))
+            self._lanes[copy_lane_name(device)].give(
+                LaneWork(0, 0, START_ANY_TIME_NS, lambda gone: gone.unload(), engine)
+            )
 
     def prepare(self, config: Config) -> PreparedConfig:
         """Check another configuration, then load and warm its new and changed models. For any thread but the loop's."""
@@ -434,8 +436,3 @@ def recorded_of(config: Config) -> Dict[str, Any]:
         return {}
     found: Dict[str, Any] = plug_in("recorded apps")(config)
     return found
-
-
-def _unload_engine(engine: Engine) -> None:
-    """Unload an engine, on a copy lane's thread."""
-    engine.unload()

@@ -10,9 +10,7 @@ import contextlib
 import logging
 import statistics
 from collections import abc
-from functools import partial
 from typing import (
-    TYPE_CHECKING,
     Any,
     Callable,
     Dict,
@@ -53,9 +51,6 @@ from edgeserve.sched.core.build import ASSUMED_NS, copy_lane_name, model_lanes, 
 from edgeserve.sched.protocol.actions import START_ANY_TIME_NS
 from edgeserve.units import NS_PER_MS, NS_PER_S, format_duration, format_size
 from edgeserve.waits import readable_files
-
-if TYPE_CHECKING:
-    from edgeserve.engines.row_check import RowCheck
 
 log = logging.getLogger("edgeserve")
 
@@ -439,9 +434,12 @@ class Starter:
             self._call(lane, model, "tried on the same item again", lambda _: check.stands_still())
         except ExampleUnknown as unknown:
             check.give_up(f"it is not known what it takes ({unknown})")
+
+        def look(size: int) -> str:
+            return str(self._call(lane, model, f"tried in batches of {size}", lambda _: check.look(size)))
+
         for place, size in enumerate(check.order()):
-            why = self._call(lane, model, f"tried in batches of {size}", partial(_look, check, size))
-            if why and not place:
+            if look(size) and not place:
                 break
         sizes = check.sizes()
         if sizes != model.batch:
@@ -482,7 +480,7 @@ class Starter:
         while True:
             for item in self._mailbox.take():
                 if isinstance(item, WorkDone) and item.work is work:
-                    return _value_of(item, model, what)
+                    return value_of(item.value, item.error, model, what)
                 if isinstance(item, LaneDown):
                     raise EngineError(f"lane {item.lane!r} is down: {item.reason}")
                 self._later.append(item)
@@ -494,10 +492,6 @@ class Starter:
             told, said = said, "" if engine is None else fact_of(engine, model.name, "progress", (str,))
             if said != told:
                 self._tell(f"model {model.name}: {said}")
-
-
-def _look(check: RowCheck, size: int, _: Any) -> str:
-    return check.look(size)
 
 
 def check_inputs(config: Config, model: ModelConfig, engine: Engine) -> None:
@@ -555,15 +549,15 @@ def steadied(times: Mapping[int, List[int]]) -> Dict[int, List[int]]:
     return dict(sorted(steady.items()))
 
 
-def _value_of(done: WorkDone, model: ModelConfig, what: str) -> Any:
-    if done.error is None:
-        return done.value
-    if isinstance(done.error, (EngineError, ConfigError)):
-        text = str(done.error)
+def value_of(value: Any, error: BaseException | None, model: ModelConfig, what: str) -> Any:
+    """The value of a call on a lane. Raises what it raised, with the model's name."""
+    if error is None:
+        return value
+    if isinstance(error, (EngineError, ConfigError)):
+        text = str(error)
         if repr(model.name) not in text and f"[model.{model.name}]" not in text:  # an engine of one's own need not know
-            done.error.args = (f"model {model.name!r}: {text}",)
-        raise done.error
+            error.args = (f"model {model.name!r}: {text}",)
+        raise error
     raise EngineError(
-        f"model {model.name!r} could not be {what}: {type(done.error).__name__}: {done.error}; "
-        f"look at [model.{model.name}]"
-    ) from done.error
+        f"model {model.name!r} could not be {what}: {type(error).__name__}: {error}; look at [model.{model.name}]"
+    ) from error

@@ -35,20 +35,6 @@ _BUCKETS_NS = tuple(int(bound * NS_PER_MS) for bound in BUCKETS_MS)
 class AppCounts:
     """One app's counts since start."""
 
-    __slots__ = (
-        "received",
-        "outcomes",
-        "reasons",
-        "late",
-        "_latencies_ns",
-        "_latency_sum_ns",
-        "_buckets",
-        "_breakdown_ns",
-        "_completed",
-        "_rated",
-        "_variants",
-    )
-
     def __init__(self) -> None:
         self.received = 0  # found good when they were checked: those accepted, and those refused at arrival
         self.outcomes: Dict[str, int] = dict.fromkeys(OUTCOMES, 0)
@@ -138,8 +124,6 @@ class LaneCounts:
     it was given to the lane, and the action. ``probes`` are counted among the works and jobs too: the lane's time went
     into them. With ``room`` works in flight the lane starts nothing that comes; 0 for a copy lane, which runs no
     batches."""
-
-    __slots__ = ("room", "works", "jobs", "probes", "busy_ns", "refused", "failed", "in_flight", "up", "replaced")
 
     def __init__(self, room: int = 1) -> None:
         self.room = room

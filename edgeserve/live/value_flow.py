@@ -35,20 +35,6 @@ class NodePlan:
     ``routes``: its results name the successor that is taken.
     """
 
-    __slots__ = (
-        "name",
-        "model",
-        "fan_out",
-        "value_openers",
-        "sources",
-        "predecessors",
-        "needed",
-        "is_plain_entry",
-        "is_join",
-        "takes_first",
-        "routes",
-    )
-
     def __init__(self, node: Node, sources: Optional[Tuple[ArgumentSource, ...]]) -> None:
         self.name = node.name
         self.model = node.model
@@ -69,10 +55,8 @@ class AppPlan:
     fan-out, else ``""``. ``names`` records the names that nodes return, and is ``None`` for an app of one node, whose
     names meet no others. ``has_joins`` is true if a node has several predecessors."""
 
-    __slots__ = ("config", "nodes", "outputs", "exits", "plain_exit", "names", "has_joins")
-
-    def __init__(self, config: AppConfig, policy: str = "") -> None:
-        app = App(config, config.policy or policy)
+    def __init__(self, config: AppConfig) -> None:
+        app = App(config, config.policy)
         self.config = config
         inputs = {node.name: node.inputs for node in config.nodes}
         self.nodes: Dict[str, NodePlan] = {}

@@ -7,7 +7,8 @@ whether each size keeps the items apart. It belongs to the loop's thread.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import Batch, Engine, Session, Values, run_whole
@@ -22,37 +23,23 @@ if TYPE_CHECKING:
 class ReloadTag:
     """The tag of a work of a reload (:mod:`edgeserve.live.reloads`, which few servers load)."""
 
-    __slots__ = ()
 
-
-class WarmStep:
+class WarmStep(NamedTuple):
     """Tag of one step on one lane; ``sizes`` are left after it. ``unchecked``: the model, whose sizes are looked at."""
 
-    __slots__ = ("action", "lane", "engine", "sizes", "unchecked")
-
-    def __init__(
-        self,
-        action: LoadModel,
-        lane: LaneThread,
-        engine: Engine,
-        sizes: Tuple[int, ...],
-        unchecked: Optional[ModelConfig] = None,
-    ) -> None:
-        self.action = action
-        self.lane = lane
-        self.engine = engine
-        self.sizes = sizes
-        self.unchecked = unchecked
+    action: LoadModel
+    lane: LaneThread
+    engine: Engine
+    sizes: Tuple[int, ...]
+    unchecked: Optional[ModelConfig] = None
 
 
+@dataclass(eq=False)
 class Warmed:
     """A load whose warm-ups are over, and the first error among them."""
 
-    __slots__ = ("mail", "error")
-
-    def __init__(self, mail: WorkDone) -> None:
-        self.mail = mail
-        self.error: Optional[BaseException] = None
+    mail: WorkDone
+    error: Optional[BaseException] = None
 
 
 class Warming:

@@ -33,7 +33,7 @@ from edgeserve.live.errors import EngineFailures, cut
 from edgeserve.live.estimates import LOOK_NS, ContradictionLog
 from edgeserve.live.lane_works import LaneWorks
 from edgeserve.live.lifecycle import Lifecycle
-from edgeserve.live.loop_io import LoopIO, Mailbox, clock_ns
+from edgeserve.live.loop_io import LoopIO, Mailbox, MailHandler, clock_ns
 from edgeserve.live.prediction_worker import Prediction, PredictionWorker
 from edgeserve.live.preparation import Preparation, PreparationWorker, preparers
 from edgeserve.live.request import LiveRequest
@@ -107,8 +107,6 @@ class LaneBack(NamedTuple):
 class CallAsked:
     """Run ``call()`` on the loop's thread (questions about its tables); the asking thread waits in
     :meth:`result`."""
-
-    __slots__ = ("_call", "_value", "_error", "_done")
 
     def __init__(self, call: Callable[[], Any]) -> None:
         self._call = call
@@ -185,7 +183,18 @@ class LiveWorld:
         self.on_device_lost: Optional[Callable[[LostDevice], None]] = None  # told once per device
         self._lost: Set[str] = set()
         self._look_ns = self.started_ns + LOOK_NS
-        self._perform: Dict[type, Callable[[Any], None]] = {
+        self._perform = self._performers()
+        self.io = LoopIO(
+            mailbox,
+            self._mail_handlers(),
+            self._coalescing,
+            self.works,
+            looks_ahead=any(lane.ahead_ns for lane in config.lanes.values()),
+        )
+
+    def _performers(self) -> Dict[type, Callable[[Any], None]]:
+        """Action -> what performs it."""
+        return {
             RunBatch: self._run_batch,
             FinishRequest: self.endings.waiting.append,
             LoadModel: self._load,
@@ -194,30 +203,27 @@ class LiveWorld:
             LeaveOut: self._leave_out,
             KeepWritten: self._keep_written,
             CutBatch: self._batches.cut,
-            ReleaseState: self._release_state,
+            ReleaseState: lambda action: self.values.release_job_state(action.job),
             RetainInputs: self._retain,
             ReleaseInputs: lambda action: self.retained.release(action),
         }
-        self.io = LoopIO(
-            mailbox,
-            {
-                RunningBatch: self._batches.look,
-                WorkDone: self._work_done,
-                WorkNotStarted: self._work_not_started,
-                LaneDown: self._lane_down,
-                LiveRequest: self.lifecycle.accept,
-                CancelAsked: self._cancel_asked,
-                StopAsked: self._stop_asked,
-                CallAsked: self._call_asked,
-                Prediction: self.lifecycle.predicted,
-                Preparation: self.lifecycle.prepared,
-                DeviceNews: _take_news,
-                LaneBack: self._lane_back,
-            },
-            self._coalescing,
-            self.works,
-            looks_ahead=any(lane.ahead_ns for lane in config.lanes.values()),
-        )
+
+    def _mail_handlers(self) -> Dict[type, MailHandler]:
+        """Mail -> what takes it, and adds the events that follow from it."""
+        return {
+            RunningBatch: self._batches.look,
+            WorkDone: self._work_done,
+            WorkNotStarted: self._work_not_started,
+            LaneDown: self._lane_down,
+            LiveRequest: self.lifecycle.accept,
+            CancelAsked: lambda mail, events: self.lifecycle.cancel(mail.request, events, keeps=mail.keeps),
+            StopAsked: lambda mail, events: self.lifecycle.stop(mail.drain_ns, events),
+            CallAsked: lambda mail, events: mail.run(),
+            Prediction: self.lifecycle.predicted,
+            Preparation: self.lifecycle.prepared,
+            DeviceNews: lambda news, events: events.extend(news.events),
+            LaneBack: self._lane_back,
+        }
 
     # --- the loop's side ----------------------------------------------------------------------------------------------
 
@@ -316,15 +322,6 @@ class LiveWorld:
 
     def _cancel(self, request: LiveRequest, events: List[Event], reason: str) -> None:
         self.lifecycle.cancel(request, events, reason)
-
-    def _cancel_asked(self, mail: CancelAsked, events: List[Event]) -> None:
-        self.lifecycle.cancel(mail.request, events, keeps=mail.keeps)
-
-    def _stop_asked(self, mail: StopAsked, events: List[Event]) -> None:
-        self.lifecycle.stop(mail.drain_ns, events)
-
-    def _call_asked(self, mail: CallAsked, events: List[Event]) -> None:
-        mail.run()
 
     def _lane_down(self, mail: LaneDown, events: List[Event]) -> None:
         reason = cut(mail.reason)
@@ -572,9 +569,6 @@ class LiveWorld:
         else:
             self.values.drop_stream_state(action.app, action.stream)
 
-    def _release_state(self, action: ReleaseState) -> None:
-        self.values.release_job_state(action.job)
-
     def _keep_written(self, action: KeepWritten) -> None:
         self.values.keep_written(action.job, self._batches.state_of(action.job))
         self._batches.leave_out(action)
@@ -583,8 +577,3 @@ class LiveWorld:
         self.values.leave_out(action.job)
         if self._batches.by_id:
             self._batches.leave_out(action)
-
-
-def _take_news(news: DeviceNews, events: List[Event]) -> None:
-    """Turn the report of a device's monitor into events."""
-    events.extend(news.events)

@@ -58,20 +58,6 @@ class ReceiveCoalescing:
     waits while every lane is busy, ``answers`` how many were sent together last.
     """
 
-    __slots__ = (
-        "hold_ns",
-        "look_at_ns",
-        "answers",
-        "_shares_cores",
-        "_expected_ns",
-        "_again_until_ns",
-        "_early_until_ns",
-        "_early_count",
-        "_early_left",
-        "_misses",
-        "_skipped",
-    )
-
     def __init__(self, shares_cores: bool) -> None:
         self.hold_ns = 0
         self._shares_cores = shares_cores

@@ -20,8 +20,6 @@ class ResponseOverhead:
     """The last answers. ``margin_ns`` is the 75th percentile of what they took; belongs to one loop. The live world and
     the simulated one have one each."""
 
-    __slots__ = ("margin_ns", "_window")
-
     def __init__(self) -> None:
         self.margin_ns = 0
         self._window = Window(WINDOW_LEN, REFRESH_EVERY)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, Any, Callable, Deque, Dict, Optional, Tuple, Union
+from typing import TYPE_CHECKING, Any, Callable, Deque, Dict, NamedTuple, Optional, Tuple, Union
 
 from edgeserve.engines.base import WAIT_S_MAX, Engine, LaneInfo, Pending, Session
 from edgeserve.engines.hold import NAME as TURNS
@@ -30,68 +30,44 @@ LOOK_NS_MAX = 2 * NS_PER_MS
 of the time that the oldest is expected to need. A look costs about 10 us."""
 
 
-class LaneWork:
+class LaneWork(NamedTuple):
     """An item of a lane's inbox: a batch (``argument``) for ``engine``, or ``call(argument)`` on the lane's thread,
     which starts when the batches before it are over. ``tag`` is the poster's own."""
 
-    __slots__ = ("work_id", "start_after_ns", "start_before_ns", "expected_ns", "engine", "call", "argument", "tag")
-
-    def __init__(
-        self,
-        work_id: int,
-        start_after_ns: int,
-        start_before_ns: int,
-        call: Optional[Callable[[Any], Any]],
-        argument: Any,
-        tag: Any = None,
-        engine: Optional[Engine] = None,
-        expected_ns: int = 0,
-    ) -> None:
-        self.work_id = work_id
-        self.start_after_ns = start_after_ns
-        self.start_before_ns = start_before_ns
-        self.expected_ns = expected_ns
-        self.engine = engine
-        self.call = call
-        self.argument = argument
-        self.tag = tag
+    work_id: int
+    start_after_ns: int
+    start_before_ns: int
+    call: Optional[Callable[[Any], Any]]
+    argument: Any
+    tag: Any = None
+    engine: Optional[Engine] = None
+    expected_ns: int = 0
 
 
-class WorkDone:
+class WorkDone(NamedTuple):
     """A work ran from ``started_ns`` to ``finished_ns`` and returned ``value``, or raised ``error``. The times are the
     device's where it can say. Else they are the lane's, and time that two batches share is charged to the first."""
 
-    __slots__ = ("work", "started_ns", "finished_ns", "value", "error")
-
-    def __init__(
-        self, work: LaneWork, started_ns: int, finished_ns: int, value: Any, error: Optional[BaseException]
-    ) -> None:
-        self.work = work
-        self.started_ns = started_ns
-        self.finished_ns = finished_ns
-        self.value = value
-        self.error = error
+    work: LaneWork
+    started_ns: int
+    finished_ns: int
+    value: Any
+    error: Optional[BaseException]
 
 
-class WorkNotStarted:
+class WorkNotStarted(NamedTuple):
     """A lane did not start a work, and why."""
 
-    __slots__ = ("work", "reason")
-
-    def __init__(self, work: LaneWork, reason: str) -> None:
-        self.work = work
-        self.reason = reason
+    work: LaneWork
+    reason: str
 
 
-class LaneDown:
+class LaneDown(NamedTuple):
     """A lane will run nothing more, and why. Its works are refused from now on. ``lost``: its device is lost."""
 
-    __slots__ = ("lane", "reason", "lost")
-
-    def __init__(self, lane: str, reason: str, lost: bool = False) -> None:
-        self.lane = lane
-        self.reason = reason
-        self.lost = lost
+    lane: str
+    reason: str
+    lost: bool = False
 
 
 LaneMail = Union[WorkDone, WorkNotStarted, LaneDown]

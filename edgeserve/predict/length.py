@@ -89,8 +89,6 @@ class LengthModel:
     lengths are over the predicted ones. ``about`` says where the model comes from.
     """
 
-    __slots__ = ("weights", "bias", "shift", "scale", "residuals", "factor", "about", "_scorer")
-
     def __init__(
         self,
         weights: NDArray[Any],

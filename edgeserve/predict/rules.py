@@ -41,8 +41,6 @@ class Scores(NamedTuple):
 class RuleScorer:
     """Scores texts by one lexicon. Immutable, so several threads may share a scorer."""
 
-    __slots__ = ("_lexicon", "_ambiguous")
-
     def __init__(self, lexicon: Optional[Lexicon] = None) -> None:
         self._lexicon = load() if lexicon is None else lexicon
         closed = self._lexicon.auxiliaries | self._lexicon.prepositions | self._lexicon.determiners

@@ -202,7 +202,6 @@ class SimHardware:
         self.energy_j = 0.0
         self._read_j = 0.0
         self.heat_c_max = self.heat_c
-        self.throttled_ns = 0
         self.oom_kills = 0
         self._is_out = False
         self._healed_ns = 0
@@ -301,7 +300,6 @@ class SimHardware:
         if thermal is not None:
             settles_c = thermal.ambient_c + watts * thermal.resistance
             self.heat_c = settles_c + (self.heat_c - settles_c) * math.exp(-passed_ns / thermal.time_ns)
-            self.throttled_ns += passed_ns if self._throttled else 0
             self.heat_c_max = max(self.heat_c_max, self.heat_c)
         self._now_ns = now_ns
 

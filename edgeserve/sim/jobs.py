@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from edgeserve.sched.protocol.actions import EvictModel, LoadModel, RunBatch
@@ -16,18 +17,16 @@ RAISED = "the engine raised"
 """Reason of jobs that fail by themselves."""
 
 
+@dataclass(eq=False)
 class JobProgress:
     """The progress of a job of several steps: how many it needs and has done, how often a fault left it unfinished, the
     lane that holds its state (``""``: none), and in how many turns that lane reads the rest of its prompt."""
 
-    __slots__ = ("needed", "done", "faults", "lane", "unread")
-
-    def __init__(self, needed: int) -> None:
-        self.needed = needed
-        self.done = 0
-        self.faults = 0
-        self.lane = ""
-        self.unread = 0
+    needed: int
+    done: int = 0
+    faults: int = 0
+    lane: str = ""
+    unread: int = 0
 
     @property
     def left(self) -> int:

@@ -111,11 +111,6 @@ class ReferenceModel:
         """Works that were ordered and not answered."""
         return len(self._works)
 
-    @property
-    def kept_count(self) -> int:
-        """Inputs that are retained for probes."""
-        return len(self._retained)
-
     def used_bytes(self, device: str) -> int:
         """The bytes of a device that resident or loading models take."""
         return sum(sum(self._footprints.get((model, device), (0, 0))[:2]) for model in sorted(self._resident[device]))

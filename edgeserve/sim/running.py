@@ -91,29 +91,6 @@ class SimLane:
     """One lane. Works go from ``inbox`` to ``launched`` (packed by the lane's thread, one at a time) to ``running``, in
     order; at most ``depth`` are launched or running. The world alone changes it."""
 
-    __slots__ = (
-        "name",
-        "device",
-        "copy",
-        "hang_ns",
-        "depth",
-        "inbox",
-        "launched",
-        "running",
-        "packed_ns",
-        "due_ns",
-        "epoch",
-        "losses",
-        "up",
-        "speed",
-        "hangs",
-        "poked_ns",
-        "busy_ns",
-        "works",
-        "awake_ns",
-        "free_ns",
-    )
-
     def __init__(self, name: str, device: str, hang_ns: int, depth: int = 1, copy: bool = False) -> None:
         self.name = name
         self.device = device

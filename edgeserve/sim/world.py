@@ -395,14 +395,12 @@ class SimWorld:
     def _send(self, item: Tuple[Workload, Arrival, str]) -> None:
         sent_ns = self._host.send_ns()
         if sent_ns:
-            self._at(self.now_ns + sent_ns, self._received, item)
+            self._at(self.now_ns + sent_ns, self._request, item)
         else:
-            self._request(*item)
+            self._request(item)
 
-    def _received(self, item: Tuple[Workload, Arrival, str]) -> None:
-        self._request(*item)
-
-    def _request(self, source: Workload, arrival: Arrival, client: str, echo: bool = True) -> None:
+    def _request(self, item: Tuple[Workload, Arrival, str], echo: bool = True) -> None:
+        source, arrival, client = item
         self._request_id += 1
         place = f"{source.config.name}/{source.serial}"
         request = source.request(self._request_id, arrival, client)
@@ -847,6 +845,6 @@ class SimWorld:
         assert self._trouble is not None
         source = self._sources[self._trouble.dice.randrange(len(self._sources))]
         for _ in range(count):
-            self._request(source, Arrival(self.now_ns, source.serial), "burst", echo=False)
+            self._request((source, Arrival(self.now_ns, source.serial), "burst"), echo=False)
         # A client that cancels what never was must disturb no other client.
         self._emit(RequestCancelled(self._request_id + 1_000_000_000, "unknown"))

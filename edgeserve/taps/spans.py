@@ -8,6 +8,7 @@ but the steps, which there are anyway. No clock, no thread, no exporter: ``span_
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass, field
 from typing import Any, Deque, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple
 
 from opentelemetry.trace import SpanKind, Status, StatusCode, Tracer, set_span_in_context
@@ -52,16 +53,14 @@ class _Batch:
         self.reason = ""
 
 
+@dataclass(eq=False)
 class _Open:
     """A request that has not ended. ``batches``: of each of its jobs. ``parent`` is its ``traceparent``."""
 
-    __slots__ = ("request", "parent", "batches", "count")
-
-    def __init__(self, request: Request, parent: Optional[str]) -> None:
-        self.request = request
-        self.parent = parent
-        self.batches: Dict[Tuple[str, Part], List[_Batch]] = {}
-        self.count = 0
+    request: Request
+    parent: Optional[str]
+    batches: Dict[Tuple[str, Part], List[_Batch]] = field(default_factory=dict)
+    count: int = 0
 
 
 class RequestSpans:

@@ -145,22 +145,6 @@ def rows(directory: str, kind: str) -> str:
     )
 
 
-def one_list(directory: str) -> str:
-    """``y[D,2]`` = (row, column) of each value of ``x[B,4]`` that is larger than the first: one list for the batch."""
-    return save(
-        directory,
-        "one_list",
-        [
-            helper.make_node("Greater", ["x", "bounds"], ["found"]),
-            helper.make_node("NonZero", ["found"], ["places"]),
-            helper.make_node("Transpose", ["places"], ["y"], perm=[1, 0]),
-        ],
-        [("x", FLOAT, ["B", 4])],
-        [("y", INT64, ["D", 2])],
-        [("bounds", np.array([9.0, 9.0, 0.5, 0.5], np.float32))],
-    )
-
-
 def classifier(directory: str) -> str:
     """``label[B]`` of int64 and ``probability``, a sequence of maps: what scikit-learn's converter gives by default."""
     probability = helper.make_sequence_type_proto(

@@ -91,13 +91,6 @@ def scripted(directory: str, module: torch.nn.Module, name: str = "net.pt") -> s
     return name
 
 
-class OneList(torch.nn.Module):
-    """One list for the whole batch, as of a detector: the rows whose numbers are large, and which numbers those are."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.nonzero(x > 0.5)
-
-
 class Wide(torch.nn.Module):
     """256 MB of weights."""
 

@@ -88,7 +88,6 @@ def test_a_hot_device_steps_down_until_it_is_cool_and_not_before():
     assert 400.0 in clocks
     for before, after, heat_c in zip(clocks, clocks[1:], heats[1:]):
         assert after <= before or heat_c < 70.0, "it rises only below the release"
-    assert device.throttled_ns > 0
 
 
 def test_a_power_limit_holds_and_does_not_swing():

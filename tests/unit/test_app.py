@@ -388,6 +388,7 @@ def test_names_by_which_a_file_finds_something() -> None:
 
 
 def test_tables_of_a_file_as_arguments() -> None:
+    assert in_python("mend [model.*] expected") == "mend models[...] expected"
     assert in_python("[app.a.b.inputs] x") == "apps['a.b'] inputs x"
     assert in_python("[[app.cam.node]] number 2: y") == "apps['cam'] node number 2: y"
     assert in_python("say [server] drain = '5'; [1, 2]") == "say server drain = '5'; [1, 2]"

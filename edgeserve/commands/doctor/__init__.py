@@ -24,7 +24,7 @@ from edgeserve.commands.doctor.access import check_cache, check_locked_memory, c
 from edgeserve.commands.doctor.bus import check_bus
 from edgeserve.commands.doctor.configuration import check_config_file, check_configuration
 from edgeserve.commands.doctor.engines import check_engines
-from edgeserve.commands.doctor.finding import GOOD, NOTE, WRONG, Finding
+from edgeserve.commands.doctor.finding import NOTE, WRONG, Finding
 from edgeserve.commands.doctor.interpreter import (
     PACKAGES,
     check_core,
@@ -35,7 +35,7 @@ from edgeserve.commands.doctor.interpreter import (
     module_version,
     onnxruntime_providers,
 )
-from edgeserve.commands.doctor.probes import check_libraries, library_versions
+from edgeserve.commands.doctor.probes import check_libraries
 from edgeserve.commands.doctor.profile_files import check_profiles
 from edgeserve.commands.doctor.recording import collect
 from edgeserve.commands.doctor.system import (
@@ -59,24 +59,6 @@ from edgeserve.errors import ConfigError
 from edgeserve.ipc.endpoints import default_endpoint
 from edgeserve.python_file import config_at
 from edgeserve.units import counted, format_size
-
-__all__ = [
-    "GOOD",
-    "NOTE",
-    "WRONG",
-    "Finding",
-    "check_board",
-    "check_bus",
-    "check_config_file",
-    "check_memory",
-    "check_onnxruntime",
-    "check_processor",
-    "check_python",
-    "examine",
-    "report",
-    "usable_cores",
-]
-
 
 SUBJECT_COLUMNS = 13
 
@@ -153,7 +135,7 @@ def _python(root: str, board: Machine) -> List[Finding]:
         *check_python(python, {module: module_version(module) for module in PACKAGES}),
         *check_core(compiled.running(), compiled.is_stale()),
         *check_system_packages(board, python, sys.path, root),
-        *check_known_bad(board, library_versions(["numpy", "tensorrt", "torch"])),
+        *check_known_bad(board, installed(("numpy", "tensorrt", "torch"))),
         *check_onnxruntime(installed(ONNXRUNTIME_BUILDS), onnxruntime_providers(), has_nvidia_gpu(root)),
     ]
 

@@ -17,7 +17,6 @@ from edgeserve.config.schema import Config
 DIAGNOSES = (
     "edgeserve.engines.cuda.diagnose",
     "edgeserve.engines.tensorrt.diagnose",
-    "edgeserve.engines.torch.diagnose",
 )
 
 

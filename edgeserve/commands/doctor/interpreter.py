@@ -114,8 +114,8 @@ def check_system_packages(
     return good("tensorrt files", f"/{place}")
 
 
-def check_known_bad(board: Machine, versions: Mapping[str, Optional[str]]) -> List[Finding]:
-    """Pairs that are known not to work together. ``versions``: of numpy, tensorrt and torch, None where absent."""
+def check_known_bad(board: Machine, versions: Mapping[str, str]) -> List[Finding]:
+    """Pairs that are known not to work together. ``versions``: of numpy, tensorrt and torch, as installed."""
     found = []
     if board.l4t == "36.4.7":
         found += note(
@@ -126,7 +126,7 @@ def check_known_bad(board: Machine, versions: Mapping[str, Optional[str]]) -> Li
             "(36.5 or later), or echo 3 | sudo tee /proc/sys/vm/drop_caches before models are loaded",
         )
     major = board.l4t_major
-    tensorrt, numpy = _major(versions.get("tensorrt")), _major(versions.get("numpy"))
+    tensorrt, numpy = _major(versions.get("tensorrt", "")), _major(versions.get("numpy", ""))
     if (
         board.is_jetson
         and tensorrt is not None
@@ -145,7 +145,7 @@ def check_known_bad(board: Machine, versions: Mapping[str, Optional[str]]) -> Li
             f"numpy {versions['numpy']} with the packages of JetPack {board.jetpack}, which were built for numpy 1",
             f"{sys.executable} -m pip install 'numpy<2'",
         )
-    torch = versions.get("torch")
+    torch = versions.get("torch", "")
     if board.kind.soc == "tegra234" and major in (35, 36) and torch and "nv" not in torch and "+cu" in torch:
         found += note(
             "known trouble",
@@ -156,8 +156,8 @@ def check_known_bad(board: Machine, versions: Mapping[str, Optional[str]]) -> Li
     return found
 
 
-def _major(version: Optional[str]) -> Optional[int]:
-    head = (version or "").split(".")[0]
+def _major(version: str) -> Optional[int]:
+    head = version.split(".")[0]
     return int(head) if head.isdecimal() else None
 
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from importlib import metadata
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List
 
 from edgeserve.commands.doctor.finding import Finding, good, note, wrong
 from edgeserve.device.boards import Machine
@@ -97,11 +96,11 @@ print(json.dumps({"version": llama_cpp.__version__, "gpu": bool(llama_cpp.llama_
 """
 
 
-def probe(program: str, limit_s: float = PROBE_S, python: str = sys.executable) -> Dict[str, Any]:
+def probe(program: str, limit_s: float = PROBE_S) -> Dict[str, Any]:
     """The output of a probe; ``{"crashed": why}`` when it printed no object."""
     try:
         done = subprocess.run(
-            [python, "-c", program], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=limit_s
+            [sys.executable, "-c", program], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=limit_s
         )
     except subprocess.TimeoutExpired:
         return {"crashed": f"no answer within {limit_s:.0f} s"}
@@ -219,17 +218,6 @@ def check_libraries(board: Machine) -> List[Finding]:
         *judge_onnxruntime(probe(ONNXRUNTIME), board),
         *judge_llama(probe(LLAMA), board),
     ]
-
-
-def library_versions(names: List[str]) -> Dict[str, Optional[str]]:
-    """Installed versions by module, without an import; None where absent."""
-    found: Dict[str, Optional[str]] = {}
-    for name in names:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            found[name] = None
-    return found
 
 
 if __name__ == "__main__":

@@ -34,12 +34,7 @@ QUANTITIES = (
 
 def check_telemetry(root: str, board: Machine) -> List[Finding]:
     """Each quantity with its value and the source that tells it; what nothing tells, with what would."""
-    sources = sources_for(board, root, tegrastats="never")
-    try:
-        readings = [(source, source.read(0)) for source in sources]
-    finally:
-        for source in sources:
-            source.close()
+    readings = _readings(root, board)
     told, silent = _told(readings)
     state = merged([reading for _, reading in readings])
     wanted = QUANTITIES if board.kind.slug != "cpu" else QUANTITIES[-1:]
@@ -52,8 +47,17 @@ def check_telemetry(root: str, board: Machine) -> List[Finding]:
     return note(
         "telemetry",
         f"nothing tells {', '.join(absent)}{'; ' if text else ''}{text}",
-        _telemetry_mend(board, sources, absent),
+        _telemetry_mend(board, [source for source, _ in readings], absent),
     )
+
+
+def _readings(root: str, board: Machine) -> List[Tuple[DeviceSource, DeviceState]]:
+    sources = sources_for(board, root, tegrastats="never")
+    try:
+        return [(source, source.read(0)) for source in sources]
+    finally:
+        for source in sources:
+            source.close()
 
 
 def _told(readings: Sequence[Tuple[DeviceSource, DeviceState]]) -> Tuple[Dict[str, str], List[str]]:
@@ -85,12 +89,7 @@ def _shown(name: str, value: Any) -> str:
 
 def check_heat(root: str, board: Machine) -> List[Finding]:
     """The chip's distance from its limits, and power alarms that are raised."""
-    sources = sources_for(board, root, tegrastats="never")
-    try:
-        state = merged([source.read(0) for source in sources])
-    finally:
-        for source in sources:
-            source.close()
+    state = merged([reading for _, reading in _readings(root, board)])
     found = []
     if state.temperature_c is not None and state.soft_margin_c is not None and state.hard_margin_c is not None:
         text = (

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from dataclasses import dataclass
 from typing import Any, Callable, ContextManager, Generic, List, Optional, Protocol, Tuple, TypeVar
 
 from edgeserve.engines.base import WAIT_S_MAX, Pending, Result
@@ -31,16 +32,14 @@ class Mark(Protocol):
 MarkT = TypeVar("MarkT", bound=Mark)
 
 
+@dataclass(eq=False)
 class Span(Generic[MarkT]):
     """One batch on a stream: marks before and after it, and when the host launched it."""
 
-    __slots__ = ("start", "end", "launched_ns", "idle")
-
-    def __init__(self, start: MarkT, end: MarkT, launched_ns: int, idle: bool) -> None:
-        self.start = start
-        self.end = end
-        self.launched_ns = launched_ns
-        self.idle = idle
+    start: MarkT
+    end: MarkT
+    launched_ns: int
+    idle: bool
 
 
 class StreamClock(Generic[MarkT]):

@@ -216,9 +216,9 @@ class CudaStream(Resource):
         """Enqueue a copy of the first ``size`` bytes. ``to`` must not be read before it is over."""
         self.device.driver.copy_to_host(to.host_pointer, source.pointer, _common(to, source, size), self.handle)
 
-    def on_device(self, to: DeviceMemory, source: DeviceMemory, size: Optional[int] = None) -> None:
+    def on_device(self, to: DeviceMemory, source: DeviceMemory) -> None:
         """Enqueue a copy within the device."""
-        self.device.driver.copy_on_device(to.pointer, source.pointer, _common(to, source, size), self.handle)
+        self.device.driver.copy_on_device(to.pointer, source.pointer, _common(to, source, None), self.handle)
 
     def fill(self, buffer: DeviceMemory, byte: int = 0, size: Optional[int] = None) -> None:
         """Enqueue setting the first ``size`` bytes."""

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, fields
 from typing import Dict, Iterable
 
 
+@dataclass
 class GraphCounts:
     """Graphs ``captured`` and ``dropped``; batches ``replayed`` by a graph, and ``enqueued`` kernel by kernel. Written
     by the lane's thread alone."""
 
-    __slots__ = ("captured", "dropped", "replayed", "enqueued")
-
-    def __init__(self) -> None:
-        self.captured = self.dropped = self.replayed = self.enqueued = 0
+    captured: int = 0
+    dropped: int = 0
+    replayed: int = 0
+    enqueued: int = 0
 
 
 def summed(counts: Iterable[GraphCounts]) -> Dict[str, int]:
     """The counts of several lanes together."""
     each = list(counts)
-    return {name: sum(getattr(one, name) for one in each) for name in GraphCounts.__slots__}
+    return {field.name: sum(getattr(one, field.name) for one in each) for field in fields(GraphCounts)}

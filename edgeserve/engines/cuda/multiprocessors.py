@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from dataclasses import dataclass
 from typing import Dict, List, NamedTuple, Sequence
 
 from edgeserve.engines.cuda.driver import Driver, Group
@@ -23,13 +24,13 @@ class Share(NamedTuple):
     size: int
 
 
+@dataclass
 class _Taken:
     """A lane's share, its groups, and how many hold it."""
 
-    def __init__(self, share: Share, groups: Sequence[Group]) -> None:
-        self.share = share
-        self.groups = groups
-        self.holders = 1
+    share: Share
+    groups: Sequence[Group]
+    holders: int = 1
 
 
 class Shares:

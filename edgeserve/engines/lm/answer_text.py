@@ -19,8 +19,6 @@ class AnswerText:
     ``calls``: the answer may call functions, so text from where a call may begin is kept to the end, in ``kept``.
     """
 
-    __slots__ = ("_stops", "_calls", "_bytes", "_held", "_sent", "stopped", "kept")
-
     def __init__(self, stops: Sequence[str] = (), calls: bool = False) -> None:
         self._stops = tuple(stops)
         self._calls = calls

@@ -194,8 +194,6 @@ def compiled(where: str, tokens: Any, grammar: str) -> Any:
 class Constraint:
     """The tokens that one answer may have next."""
 
-    __slots__ = ("_model", "_matcher")
-
     def __init__(self, model: str, matcher: Any) -> None:
         self._model = model
         self._matcher = matcher

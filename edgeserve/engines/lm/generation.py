@@ -53,6 +53,10 @@ BIASES_MAX = 1024
 LOGPROBS_MAX = 20
 """Likely tokens that are told of each place, as with OpenAI."""
 
+EXAMPLE_TEXT = "The scheduler decides which model runs next on the device, and when."
+EXAMPLE_TOKENS = 4
+"""The number of tokens that one item of warm-up and profiling generates."""
+
 
 class Generation(NamedTuple):
     """``prompt`` tokens, how the next ones are chosen, at most how many (``max_tokens``, the token that ends the answer

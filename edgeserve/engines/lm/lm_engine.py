@@ -21,7 +21,7 @@ from edgeserve.engines.lm import backend_of
 from edgeserve.engines.lm.backend import Encoder, LmBackend, ModelFacts, Tokenizer
 from edgeserve.engines.lm.constraint import Grammars
 from edgeserve.engines.lm.form_trial import FormTrial
-from edgeserve.engines.lm.generation import TextReader
+from edgeserve.engines.lm.generation import EXAMPLE_TEXT, EXAMPLE_TOKENS, TextReader
 from edgeserve.engines.lm.kept_forms import Form
 from edgeserve.engines.lm.lm_options import (
     BACKENDS,
@@ -47,10 +47,6 @@ ABORTS = "llama.cpp"
 
 _tried: Set[Tuple[Any, ...]] = set()
 """Models that opened in a process of their own without harm, as this process knows."""
-
-EXAMPLE_TEXT = "The scheduler decides which model runs next on the device, and when."
-EXAMPLE_TOKENS = 4
-"""The number of tokens that one item of warm-up and profiling generates."""
 
 
 def make(model: ModelConfig, lanes: Sequence[LaneInfo], directory: str) -> Engine:

@@ -138,8 +138,6 @@ class OnnxBackend:
 class _Bound:
     """The arrays that one place and number of rows is bound to: made once, used for every step of such a batch."""
 
-    __slots__ = ("binding", "tokens", "lengths", "total", "scores", "kept")
-
     def __init__(self, session: Any, rows: KvRows, first: int, count: int, width: int, vocabulary: int) -> None:
         self.binding = session.io_binding()
         self.tokens: NDArray[Any] = np.zeros((count, width), np.int64)

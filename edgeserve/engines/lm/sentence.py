@@ -34,7 +34,7 @@ from edgeserve.engines.base import (
     with_failures,
 )
 from edgeserve.engines.gguf import CAUSAL, EMBEDS, POOLING, check_kind, read_header
-from edgeserve.engines.lm.generation import TOKEN_CHARS_MAX
+from edgeserve.engines.lm.generation import EXAMPLE_TEXT, TOKEN_CHARS_MAX
 from edgeserve.engines.options import Options
 from edgeserve.errors import NOT_IMPORTED, ConfigError, EngineError, WrongInput, nearest
 
@@ -46,8 +46,6 @@ POOLINGS = {"mean": 1, "cls": 2, "last": 3}
 """Name -> llama.cpp's ``llama_pooling_type``."""
 
 AS_THE_FILE = -1
-
-EXAMPLE = "The scheduler decides which model runs next on the device, and when."
 
 
 class TextEncoder(Protocol):
@@ -145,7 +143,7 @@ class SentenceEngine(Engine):
             encoder.close()
 
     def example(self) -> Values:
-        return {"text": EXAMPLE}
+        return {"text": EXAMPLE_TEXT}
 
     def outputs(self) -> Mapping[str, OutputType]:
         return {"embedding": OutputType("float32", (self._size,)), "prompt_tokens": OutputType("int32", ())}

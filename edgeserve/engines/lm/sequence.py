@@ -27,24 +27,6 @@ class Sequence:
     asked on any thread while a batch runs the sequence.
     """
 
-    __slots__ = (
-        "asked",
-        "owner",
-        "tokens",
-        "text",
-        "cached",
-        "encoded",
-        "reused",
-        "slot",
-        "_slots",
-        "_random",
-        "_unsent",
-        "chances",
-        "_held_to",
-        "_growing",
-        "__weakref__",
-    )
-
     def __init__(self, asked: Generation, seed: str, owner: Optional[str]) -> None:
         self.asked = asked
         self.owner = owner
@@ -179,10 +161,10 @@ class Sequence:
             {
                 **self.__getstate__(),
                 "tokens": list(self.tokens),
-                "unsent": list(self._unsent),
+                "_unsent": list(self._unsent),
                 "chances": None if self.chances is None else list(self.chances),
                 "text": self.text.copy(),
-                "random": random.Random(),
+                "_random": random.Random(),
             }
         )
         copy._random.setstate(self._random.getstate())
@@ -193,23 +175,12 @@ class Sequence:
         self.release()
 
     def __getstate__(self) -> Dict[str, Any]:
-        return {
-            "asked": self.asked,
-            "owner": self.owner,
-            "reused": self.reused,
-            "tokens": self.tokens,
-            "text": self.text,
-            "random": self._random,
-            "unsent": self._unsent,
-            "chances": self.chances,
-        }
+        """All of it but what it holds in this process."""
+        left = {"cached": 0, "encoded": False, "slot": -1, "_slots": None, "_held_to": None, "_growing": None}
+        return {**self.__dict__, **left}
 
     def __setstate__(self, state: Dict[str, Any]) -> None:
-        self.asked, self.tokens, self.text = state["asked"], state["tokens"], state["text"]
-        self.owner, self.reused = state["owner"], state["reused"]
-        self._random, self._unsent, self.chances = state["random"], state["unsent"], state["chances"]
-        self.cached, self.slot, self._slots, self._held_to = 0, -1, None, None
-        self.encoded = False
+        self.__dict__.update(state)
         self._growing = threading.Lock()
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 import random
 import threading
+from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 from urllib.parse import urlsplit
 
@@ -36,7 +37,7 @@ from edgeserve.engines.base import (
     Values,
     own_failure,
 )
-from edgeserve.engines.lm.generation import SAMPLING_BOUNDS
+from edgeserve.engines.lm.generation import EXAMPLE_TEXT, EXAMPLE_TOKENS, SAMPLING_BOUNDS
 from edgeserve.engines.lm.server_answer import RemoteAnswer
 from edgeserve.engines.lm.server_request import RequestReader
 from edgeserve.engines.lm.server_stream import Server, ServerStream
@@ -70,8 +71,6 @@ CONTEXT_KEYS = ("max_model_len", "n_ctx", "n_ctx_train")
 
 BYTES_PER_TOKEN = 4
 """Bytes of a prompt per token, without a tokenizer: English text in vocabularies of 32,000 words and more."""
-
-EXAMPLE = {"prompt": "The scheduler decides which model runs next on the device, and when.", "max_tokens": 4}
 
 
 class ServerEngine(Engine):
@@ -171,7 +170,7 @@ class ServerEngine(Engine):
         return RowFacts(checked=False)
 
     def example(self) -> Values:
-        return {**EXAMPLE, "ignore_eos": True}
+        return {"prompt": EXAMPLE_TEXT, "max_tokens": EXAMPLE_TOKENS, "ignore_eos": True}
 
     def trouble(self, lane: str) -> str:
         return self._trouble
@@ -223,15 +222,13 @@ def _context_in(about: Mapping[str, Any]) -> int:
     return next((int(known[key]) for key in CONTEXT_KEYS if isinstance(known.get(key), int)), 0)
 
 
+@dataclass(eq=False)
 class RemoteItem:
     """One item of a batch while it runs."""
 
-    __slots__ = ("index", "answer", "steps")
-
-    def __init__(self, index: int, answer: RemoteAnswer) -> None:
-        self.index = index
-        self.answer = answer
-        self.steps = 0
+    index: int
+    answer: RemoteAnswer
+    steps: int = 0
 
 
 class ServerSession(Session):

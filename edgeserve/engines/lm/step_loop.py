@@ -9,6 +9,7 @@ read by an encoder whole, at the beginning of the turn that makes the first toke
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 from typing import Sequence as Several
 
@@ -32,15 +33,13 @@ PREFILL_TOKENS_MAX = 512
 the batch make a step: they wait for that."""
 
 
+@dataclass(eq=False)
 class BatchItem:
     """One item of the batch while it runs."""
 
-    __slots__ = ("index", "sequence", "steps")
-
-    def __init__(self, index: int, sequence: Sequence) -> None:
-        self.index = index
-        self.sequence = sequence
-        self.steps = 0  # made by this call
+    index: int
+    sequence: Sequence
+    steps: int = 0  # made by this call
 
 
 class Language(NamedTuple):

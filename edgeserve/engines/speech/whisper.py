@@ -91,8 +91,6 @@ class Listened:
     """The state of an item that is not over: the sound, how many samples of it were heard, and what was said.
     ``told`` is what of it is whole: samples, segments and text after a window."""
 
-    __slots__ = ("audio", "language", "at", "segments", "sent", "told")
-
     def __init__(self, audio: NDArray[Any], language: str) -> None:
         self.audio = audio
         self.language = language

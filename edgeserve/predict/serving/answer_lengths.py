@@ -8,7 +8,7 @@ from edgeserve.config.files import resolve_path
 from edgeserve.config.schema import DEFAULT_POLICY, AppConfig, Config, ModelConfig
 from edgeserve.errors import ConfigError
 from edgeserve.live.hints import number_of
-from edgeserve.predict.serving.predictors import Predictor
+from edgeserve.predict.serving.predictors import Predictor, Predictors, prompt_counter
 from edgeserve.sched.core.build import policy_of
 
 ORDERED_BY_LENGTH = ("rtlm", DEFAULT_POLICY)
@@ -17,8 +17,6 @@ ORDERED_BY_LENGTH = ("rtlm", DEFAULT_POLICY)
 
 class AnswerLengths:
     """Predicts the hints ``steps`` and ``steps_sd`` of one app. ``most``: the most tokens that its model writes."""
-
-    __slots__ = ("most", "_file", "_model", "_question")
 
     def __init__(self, app: AppConfig, most: int, directory: str) -> None:
         from edgeserve.predict.length import load_length_model, packaged  # the word lists take memory
@@ -62,3 +60,13 @@ def answer_lengths(app: AppConfig, model: Optional[ModelConfig], config: Config)
             f"model, and a policy of kind {', '.join(ORDERED_BY_LENGTH)} (found {kind!r})"
         )
     return None
+
+
+def hint_source(app: AppConfig, model: Optional[ModelConfig], config: Config) -> Optional[Predictors]:
+    """The predictors of an app; ``model`` is the language model whose prompts it takes as they are. Raises
+    :class:`ConfigError` or :class:`EngineError`."""
+    lengths = answer_lengths(app, model, config)
+    counters = [] if model is None else [prompt_counter(model, app, config)]
+    if not (app.functions or counters or lengths):
+        return None
+    return Predictors(app, config.directory, counters, lengths)

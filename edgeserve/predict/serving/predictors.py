@@ -36,8 +36,6 @@ class Predictors:
     """The predictors of one app, and how long they took: the hook of :class:`~edgeserve.live.plug_ins.HintSource`.
     ``lengths``: of ``answer_lengths.py``. Asked from any thread; knows no clock but the one that it is handed."""
 
-    __slots__ = ("_app", "_predictors", "_ignored", "_lock", "_count", "_took_ns", "_without", "usual")
-
     def __init__(
         self,
         app: AppConfig,

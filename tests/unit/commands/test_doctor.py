@@ -13,7 +13,7 @@ import zmq.auth
 
 from edgeserve.cli import main as edgeserve_main
 from edgeserve.commands import doctor
-from edgeserve.commands.doctor import GOOD, NOTE, WRONG, Finding
+from edgeserve.commands.doctor.finding import GOOD, NOTE, WRONG, Finding
 from edgeserve.commands.doctor.profile_files import check_profiles
 from edgeserve.config.loading import load_config
 from edgeserve.config.machine import device_slug

@@ -5,10 +5,10 @@ from __future__ import annotations
 import platform
 import subprocess
 import sys
-import threading
 
 import numpy as np
 import pytest
+from own_thread import in_a_thread
 
 from edgeserve.engines import denormals
 from edgeserve.engines.denormals import REGISTERS, ROOM_BYTES, flush_to_zero, flushing, is_flushing, with_bits
@@ -20,14 +20,6 @@ def flushes():
     """True if numpy computes so on this thread: as a denormal result, and from a denormal operand."""
     small, denormal = np.full(64, 2e-38, np.float32), np.full(64, 1e-39, np.float32)
     return bool((small * np.float32(0.01) == 0).all() and (denormal * np.float32(1e9) == 0).all())
-
-
-def in_a_thread(call):
-    found = []
-    thread = threading.Thread(target=lambda: found.append(call()))
-    thread.start()
-    thread.join(10)
-    return found[0]
 
 
 @here

@@ -7,6 +7,7 @@ import sys
 import threading
 
 import pytest
+from own_thread import in_a_thread
 
 from edgeserve.engines import niceness
 from edgeserve.engines.niceness import made_yielding, yield_to_others
@@ -16,14 +17,6 @@ on_linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only
 
 def niceness_now():
     return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
-
-
-def in_a_thread(call):
-    found = []
-    thread = threading.Thread(target=lambda: found.append(call()))
-    thread.start()
-    thread.join(10)
-    return found[0]
 
 
 @on_linux

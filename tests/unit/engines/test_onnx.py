@@ -171,12 +171,6 @@ def test_items_of_an_unusual_shape_fail_alone(tmp_path):
         raise results[0].error
 
 
-def test_an_output_without_a_batch_axis_is_refused(tmp_path):
-    engine = loaded(tmp_path, onnx_models.total(str(tmp_path)))
-    with pytest.raises(EngineError, match="output 'y' has shape .* a row for each"):
-        engine.run(Batch([{"x": X}], 1))
-
-
 @pytest.mark.parametrize(
     ("make", "settings", "message"),
     [

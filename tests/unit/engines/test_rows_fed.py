@@ -53,16 +53,6 @@ def test_onnx_outputs_of_another_number_of_rows_are_refused(rows, pads, process,
         engine.unload()
 
 
-def test_one_list_for_the_whole_batch_is_not_dealt_out(tmp_path):
-    """A detector with NMS inside the graph: the boxes of all images in one list."""
-    engine = make_engine(
-        ModelConfig("m", "onnx", onnx_models.one_list(str(tmp_path)), batch=SIZES), [LaneInfo()], str(tmp_path)
-    )
-    engine.load()
-    for count in SIZES:  # each item has two boxes in the list
-        refused(engine.open(LaneInfo()), count, count)
-
-
 @pytest.mark.parametrize("rows", ["three", "one"])
 def test_on_a_gpu_provider_too(rows, tmp_path, monkeypatch):
     lane = LaneInfo("cuda", name="gpu0", depth=1, common={}, clock_ns=lambda: 0)

@@ -14,7 +14,7 @@ from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
 from edgeserve.engines.base import Batch, LaneInfo, run_batch
 from edgeserve.engines.row_check import Remembers, row_check_of
-from edgeserve.errors import ConfigError, DeviceLost, DeviceMissing, EngineError, OutOfMemory, WrongRows
+from edgeserve.errors import ConfigError, DeviceLost, DeviceMissing, EngineError, OutOfMemory
 
 pytest.importorskip("torch", reason="torch is not installed; make test-torch")
 
@@ -36,20 +36,6 @@ def loaded(directory=".", **settings):
     engine = engine_of(directory, **settings)
     engine.load()
     return engine
-
-
-@pytest.mark.parametrize("scripted", [False, True])
-def test_one_list_for_the_whole_batch_is_not_dealt_out(scripted, tmp_path):
-    options = {"example": "list_example:none"}
-    (tmp_path / "list_example.py").write_text(
-        "import numpy as np\ndef none():\n    return {'x': np.array([1, 0, 0, 0], np.float32)}\n"
-    )
-    file = torch_models.scripted(str(tmp_path), torch_models.OneList()) if scripted else ""
-    function = "" if scripted else "torch_models:OneList"
-    engine = loaded(tmp_path, function=function, file=file, batch=(1, 2), options=options)
-    assert engine.run(Batch([engine.example()], 1))[0].outputs["output"].tolist() == [0, 0]
-    with pytest.raises(WrongRows, match=r"shape \[8, 2\] for a batch of 2"):
-        engine.run(Batch([{"x": np.ones(4, np.float32)}] * 2, 2))
 
 
 def looked_at(engine, **settings):
@@ -245,33 +231,10 @@ def test_outputs_of_an_exported_program_have_the_names_of_its_dict(tmp_path):
 # --- memory ---
 
 
-def test_a_network_that_writes_to_its_input_gets_a_copy():
-    item = {"x": np.ones(4, np.float32)}
-    engine = loaded(function="torch_models:InPlace")
-    assert engine.run(Batch([item], 1))[0].outputs["output"] == 8.0
-    np.testing.assert_array_equal(item["x"], np.ones(4))
-
-
 def test_what_a_client_sends_read_only_can_be_used():
     x = np.ones(4, np.float32)
     x.flags.writeable = False
     assert loaded(function="torch_models:Linear").run(Batch([{"x": x}], 1))[0].error is None
-
-
-def test_outputs_share_no_memory_with_inputs_or_with_the_next_call():
-    x = np.ones(4, np.float32)
-    returned = loaded(function="torch_models:Identity").run(Batch([{"x": x}], 1))[0].outputs["output"]
-    x[:] = 5
-    np.testing.assert_array_equal(returned, np.ones(4))
-    engine = loaded(function="torch_models:OneBuffer")
-    first = engine.run(Batch([{"x": x}], 1))[0].outputs["output"]
-    engine.run(ONES)
-    np.testing.assert_array_equal(first, x * 2)
-
-
-def test_no_gradients_are_kept():
-    engine = loaded(function="torch_models:Linear")
-    assert not any(tensor.requires_grad for tensor in engine._program.tensors)
 
 
 # --- threads ---

@@ -7,12 +7,12 @@ import pickle
 import socket
 import struct
 import sys
-import threading
 import time
 
 import numpy as np
 import psutil
 import pytest
+from own_thread import in_a_thread
 
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
@@ -287,14 +287,6 @@ def test_a_function_that_cannot_be_imported_fails_the_load(tmp_path):
 
 
 # --- pinning ---
-
-
-def in_a_thread(call):
-    found = []
-    thread = threading.Thread(target=lambda: found.append(call()))
-    thread.start()
-    thread.join(10)
-    return found[0]
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system cannot pin threads")

@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 
-from edgeserve.engines.base import Batch, Engine, Footprint, Pending, Result, Session, own_failure, with_failures
+from edgeserve.engines.base import Engine, Footprint, Pending, Result, Session, own_failure, with_failures
 from edgeserve.errors import DeviceLost, EngineError
 from edgeserve.testing import engine_conformance
 from edgeserve.testing.engine_conformance import EngineConformance
@@ -493,11 +493,3 @@ def test_a_broken_engine_fails(engine_class, test, stateful):
     # pytest.raises has an exception of its own, which is no Exception: Failed. Inputs cannot be written: ValueError.
     with pytest.raises((AssertionError, ValueError, pytest.fail.Exception)):
         call(suite_of(engine_class, stateful), test)
-
-
-def test_the_broken_engines_can_run():
-    assert Good().load() == Footprint(10)
-    assert len(suite_of(Good).items(3)) == 3
-    good = Good()
-    good.load()
-    assert good.run(Batch([{"x": np.ones(1)}], 1))[0].done

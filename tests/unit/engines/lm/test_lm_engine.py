@@ -79,13 +79,6 @@ def held(session):
     return sorted(slots._holders)
 
 
-def test_a_batch_gives_what_each_alone_would_get(session, alone):
-    results = run(session, ITEMS)
-    assert all(same(result.outputs, wanted) for result, wanted in zip(results, alone))
-    assert [result.steps for result in results] == list(LENGTHS)
-    assert held(session) == []
-
-
 def test_each_answer_leaves_when_it_is_over_and_its_pieces_are_its_text(session, alone):
     order = []
     control = Recorder(lambda index, result: order.append(index) if result.done else None)
@@ -95,17 +88,6 @@ def test_each_answer_leaves_when_it_is_over_and_its_pieces_are_its_text(session,
         assert same(control.ends[index].outputs, wanted)
         assert control.text(index) == wanted["text"]
         assert control.tokens(index) == wanted["tokens"].tolist()
-
-
-def test_a_batch_that_is_cut_goes_on_with_other_company(session, alone):
-    control = Recorder(lambda index, result: setattr(control, "stopping", True))
-    first = run(session, ITEMS[:2], control=control)
-    assert [result.done for result in first] == [False, False]
-    assert all(result.state_bytes > 0 for result in first)
-    second = run(session, [ITEMS[2], ITEMS[1], ITEMS[0]], [None, first[1].state, first[0].state])
-    third = run(session, [ITEMS[3]])
-    got = [second[2], second[1], second[0], third[0]]
-    assert all(same(result.outputs, wanted) for result, wanted in zip(got, alone))
 
 
 def test_steps_are_bounded_and_counted(session, alone):
@@ -132,22 +114,6 @@ def test_phases_run_alone(session, alone):
     assert [result.steps for result in rest] == [11, 29]
     with pytest.raises(EngineError, match="no phase 'prefil'"):
         run(session, ITEMS[:1], variant="prefil")
-
-
-@pytest.mark.parametrize("how", ["released", "other session", "pickled"])
-def test_a_state_goes_on_without_its_memory(engine, session, alone, how):
-    first = run(session, ITEMS[:2], steps_max=5)
-    states = [result.state for result in first]
-    if how == "released":
-        for state in states:
-            state.release()
-        assert held(session) == []
-    elif how == "pickled":
-        states = pickle.loads(pickle.dumps(states))
-    else:
-        session = engine.open(LaneInfo(name="cpu1"))
-    rest = run(session, ITEMS[:2], states)
-    assert all(same(result.outputs, wanted) for result, wanted in zip(rest, alone))
 
 
 def test_the_session_that_a_state_left_is_free_again(engine, session):
@@ -192,16 +158,6 @@ def test_a_batch_that_needs_more_slots_than_there_are_is_refused_and_holds_nothi
     engine.unload()
 
 
-def test_one_that_nobody_waits_for_ends_at_the_next_step(session, alone):
-    control = Recorder(lambda index, result: control.gone.add(1) if len(control.pieces.get(0, [])) == 3 else None)
-    run(session, ITEMS[:2], control=control)
-    assert control.ends[1].done
-    assert control.ends[1].outputs == {}
-    assert control.ends[1].steps <= 5
-    assert same(control.ends[0].outputs, alone[0])
-    assert held(session) == []
-
-
 def test_a_state_released_while_a_batch_runs_is_free_after_that_step(session):
     parked = run(session, ITEMS[:1], steps_max=5)[0].state
     seen = []
@@ -217,15 +173,6 @@ def test_a_state_released_while_a_batch_runs_is_free_after_that_step(session):
     assert seen[0] in (1, 2)
     assert seen[1:] == [1] * len(seen[1:])
     assert held(session) == []
-
-
-def test_a_wrong_item_fails_alone(session, alone):
-    results = run(session, [{"prompt": ""}, ITEMS[0]])
-    assert isinstance(results[0].error, EngineError)
-    assert same(results[1].outputs, alone[0])
-    control = Recorder()
-    assert run(session, [{"prompt": ""}, ITEMS[0]], control=control) == [ANSWERED, ANSWERED]
-    assert "no tokens" in str(control.ends[0].error)
 
 
 def test_a_state_of_another_model_is_refused(session):
