@@ -77,7 +77,7 @@ STEPS = 4
 """Halvings of the interval between a load and its double in which the first app breaks: it is known to a twentieth."""
 
 RIVALS_MAX = 4
-"""Other apps that the first one to break is simulated without: those that take most of the lanes' time."""
+"""Other apps that the first one to break is simulated without: the ones that take most of the lanes' time."""
 
 RUNS_MAX = 4 + STEPS + RIVALS_MAX + TRIES_MAX
 """Loads that are simulated at most: now, the largest or smallest, two between, the halvings, without other apps, and

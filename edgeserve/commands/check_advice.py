@@ -25,7 +25,7 @@ BUSY = 0.85
 """A lane that is busier than this has no room for the bursts of ordinary arrivals."""
 
 TRIES_MAX = 18
-"""Loads that are simulated with changes at most: some ten seconds, since most of those that do not help end early."""
+"""Loads that are simulated with changes at most: some ten seconds, since most changes that do not help end early."""
 
 LONGER = (1.5, 3.0, 6.0, 20.0, 100.0)
 """Deadlines that are tried, in multiples of the present one: where none helps, more time is not what is missing."""

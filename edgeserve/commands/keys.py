@@ -71,7 +71,7 @@ def _certificate(name: str, public: bytes, secret: bytes = b"") -> str:
     """The ZPL form that pyzmq reads (``zmq.auth.load_certificate``)."""
     lines = [f"#   {'Both keys' if secret else 'The public key'} of {name}, made by 'edgeserve init --keys'"]
     if secret:
-        lines.append("#   DO NOT give this file to anybody")
+        lines.append("#   DO NOT give this file away")
     lines += ["", "metadata", "curve", f'    public-key = "{public.decode()}"']
     if secret:
         lines.append(f'    secret-key = "{secret.decode()}"')

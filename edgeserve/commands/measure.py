@@ -29,7 +29,7 @@ REST_NS, RESTS_MAX = NS_PER_S, 3
 idle device within 0.1 s."""
 
 LOADS_MAX, LOADS_NS_MAX = 3, 3 * NS_PER_S
-"""Loads of a model whose median counts: so many, or those that began within this time."""
+"""Loads of a model whose median counts: so many, or all that began within this time."""
 
 DRIFT_RUNS_MIN = 10
 """Fewer runs than this have fifths of one run: drift cannot be judged."""

@@ -89,8 +89,8 @@ class LaneRun:
         about: Mapping[str, Any],
         cores: Sequence[int],
     ) -> Tuple[int, ...]:
-        """Measure the sizes ``todo`` of all ``sizes``, and return those that were. ``known`` is what the profile has of
-        the lane, ``about`` the circumstances of its measurement, ``cores`` those that the thread is pinned to."""
+        """Measure the sizes ``todo`` of all ``sizes``, and return the measured ones. ``known`` is what it has of
+        the lane, ``about`` the circumstances of its measurement, ``cores`` the ones that the thread is pinned to."""
         lanes = self._profile.circumstances["lanes"]
         if not todo:
             lanes[self._lane]["examples"] = about["examples"]

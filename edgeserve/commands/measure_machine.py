@@ -72,7 +72,7 @@ PROBE_S = 0.001
 
 PROBES_MAX = 400
 WAITS_MIN = 10
-"""Wake-ups on the idle machine, and those that must have met a function for its waits to count."""
+"""Wake-ups on the idle machine, and the ones that must have met a function for its waits to count."""
 
 WAIT_NS_MIN = 50_000
 """A thread that wakes up later than usual by more than this has waited."""

@@ -12,7 +12,7 @@ from edgeserve.units import format_duration, s_to_ns
 
 
 class TimeLeft(ProgressColumn):
-    """The time that the steps to come may take: as long as those that are done, and before the first is, the task's
+    """The time that the steps to come may take: as long as the finished ones, and before the first is, the task's
     field ``step_s`` each (at most)."""
 
     def render(self, task: Task) -> Text:

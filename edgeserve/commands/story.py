@@ -21,8 +21,7 @@ def main(args: argparse.Namespace) -> int:
         lines = client.story(args.id)
     if not lines:
         print(
-            f"edgeserve: the server remembers no request {args.id}: it keeps those that have not ended and the last "
-            "that have",
+            f"edgeserve: the server remembers no request {args.id}: it keeps the open ones and the last that have",
             file=sys.stderr,
         )
         return 1

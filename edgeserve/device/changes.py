@@ -72,7 +72,7 @@ assert set(STEPS) | set(MAPPINGS) == set(QUANTITIES), "a quantity of DeviceState
 
 
 class ChangeReport(NamedTuple):
-    """A device changed enough to matter: ``state`` with the steady (quantised) values, ``changed`` names those that are
+    """A device changed enough to matter: ``state`` with the steady (quantised) values, ``changed`` names all that are
     not what the report before said, and ``before`` is what that said of them. The first report names everything that is
     known; before it, nothing was."""
 

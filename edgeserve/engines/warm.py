@@ -1,4 +1,4 @@
-"""Warm-up: run every batch size before anybody waits for an answer.
+"""Warm-up: run every batch size before any request waits for an answer.
 
 Used by the live world before it says *ready* and by the profiler. The clock is handed in.
 """

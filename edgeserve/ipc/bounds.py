@@ -27,7 +27,7 @@ class BusBounds(NamedTuple):
 class BusKeys(NamedTuple):
     """The keys of one bus. With ``secret_key_file`` every TCP endpoint is encrypted and clients need the server's
     public key; with ``client_keys`` (a folder) only those whose keys lie there are let in, and ``control`` are the
-    names of those that may control the server."""
+    names of the clients that may control the server."""
 
     secret_key_file: str = ""
     client_keys: str = ""

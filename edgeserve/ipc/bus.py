@@ -183,7 +183,7 @@ class Bus:
             raise
 
     def _hold_to(self, bounds: BusBounds, keys: BusKeys, transports: Set[str]) -> None:
-        """Make what knows the clients and ends those that go beyond the bounds."""
+        """Make what knows the clients and ends the ones beyond the bounds."""
         clock_ns, most, message_bytes_max = self._clock_ns, bounds.pending_bytes_max, bounds.message_bytes_max
         allowed = AllowedKeys(keys.client_keys, clock_ns) if keys.client_keys else None
         if allowed is not None and "tcp" in transports:
@@ -363,7 +363,7 @@ class Bus:
                 self._send(peer, False, (wire.encode_error(key, error),))
 
     def _on_part(self, peer: Peer, reason: str) -> None:
-        """Forget a client's requests; those that were in flight are news."""
+        """Forget a client's requests; the ones in flight are news."""
         peer.memory = None  # what its connection shares lasts as long as that
         asks = self._in_flight.end_all(peer)
         if asks:

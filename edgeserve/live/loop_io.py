@@ -78,7 +78,7 @@ class Mailbox:
         return True
 
     def awake(self) -> None:
-        """Ask for no more wake-up bytes, and read those that are there: the loop is awake."""
+        """Ask for no more wake-up bytes, and read the ones that are there: the loop is awake."""
         self.asleep = False
         try:
             os.read(self._read_fd, 4096)

@@ -1,4 +1,4 @@
-"""Start-up: engines made, loaded and warmed on the very threads that will run them, before anybody is served.
+"""Start-up: engines made, loaded and warmed on the very threads that will run them, before any request is served.
 
 What it learns on the way (bytes, times of models without a profile) is what ``build_scheduler`` wants to know. Runs on
 the loop's thread, before the loop.

@@ -59,7 +59,7 @@ class LastSteps:
             self._steps.popleft()
 
     def page(self, after: int, now_ns: int) -> Page:
-        """The steps that follow step ``after``, oldest first, as many as one answer may hold. Those that come are kept
+        """The steps that follow step ``after``, oldest first, as many as one answer may hold. Later ones are kept
         from now on; after a step that has not been, nothing is wanted, and they are kept no longer."""
         if after > self._count:
             self._until_ns = now_ns

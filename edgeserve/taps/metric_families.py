@@ -108,7 +108,7 @@ def _of_lanes(lanes: Stats, uptime_s: float) -> Iterator[Metric]:
         for key, text in (
             ("works", "Batches, loads and evictions that the lane finished."),
             ("jobs", "Jobs in the lane's batches."),
-            ("probes", "Batches that measured and answered nobody."),
+            ("probes", "Batches that measured and answered no request."),
             ("refused", "Works that the lane did not start."),
             ("failed", "Works that failed."),
         )

@@ -167,7 +167,7 @@ def _check_streams(state: State) -> None:
             assert not request.ended or request.running > 0, f"stream {key} is held by a request that is over"
         for request in stream.held:
             assert request.state == HELD, f"stream {key}: a waiting request is {request.state}"
-            assert stream.active is not None, f"stream {key}: requests wait for nobody"
+            assert stream.active is not None, f"stream {key}: requests wait without an active one"
 
 
 def _check_sequences(state: State) -> None:

@@ -8,7 +8,7 @@ multiples of the 0.99-quantile of these, the rate is ``--load`` over their mean 
 just be busy all the time). Each policy gets a server of its own; rounds are interleaved, since a machine changes with
 time, and every round has other arrivals, the same for every policy. The finish rate counts what the client saw in time,
 of all that was sent. A run in which the client itself, which mostly sleeps, could not send in time says more about the
-machine than about the policy: it is repeated, also where the result was good. Where that does not help, the round counts for
+machine than about the policy: it is repeated, also after a good result. Where that does not help, the round counts for
 that deadline with none of the policies.
 """
 

@@ -53,7 +53,7 @@ def check_core(core: compiled.Core, is_stale: bool) -> List[Finding]:
     if core.kind == "interpreted":
         return good("core", "interpreted (docs/guide/compiled.md: how to compile it)")
     if is_stale:
-        return wrong("core", "compiled from other sources than those that lie beside it", again)
+        return wrong("core", "compiled from other sources than lie beside it", again)
     if core.kind == "mixed":
         return note("core", f"{core.compiled} of {core.of} modules compiled, the others interpreted", again)
     return good("core", f"compiled ({core.of} modules)")

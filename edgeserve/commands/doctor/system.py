@@ -240,7 +240,7 @@ def check_container(root: str, board: Machine) -> List[Finding]:
 
 
 def usable_cores(root: str = "/") -> int:
-    """Cores this process may run on, within the quota of its control groups; of a recorded tree those that were
+    """Cores this process may run on, within the quota of its control groups; of a recorded tree the ones that were
     online."""
     cores = len(os.sched_getaffinity(0))
     if root != "/":

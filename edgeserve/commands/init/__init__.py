@@ -181,7 +181,7 @@ def model_files(names: Sequence[str]) -> List[str]:
             )
         paths += inside
     if len(paths) > FILES_MAX:
-        raise ConfigError(f"{len(paths)} model files; expected at most {FILES_MAX}: name those that are to be served")
+        raise ConfigError(f"{len(paths)} model files; expected at most {FILES_MAX}: name the ones to be served")
     twice = next((path for path in paths if paths.count(path) > 1), None)
     if twice is not None:
         raise ConfigError(f"{twice} is named twice")

@@ -242,7 +242,7 @@ def opened(
 
 
 def sizes_of(roles: Roles) -> Tuple[int, ...]:
-    """The batch sizes to try: those that the file takes."""
+    """The batch sizes to try: the ones that the file takes."""
     if roles.fixed_batch is not None:
         return (roles.fixed_batch,)
     ranges = roles.description.batches

@@ -387,7 +387,7 @@ def _chars_from(messages: Sequence[Mapping[str, Any]]) -> List[int]:
 
 
 def _chars(message: Mapping[str, Any]) -> int:
-    """The characters of a message, of its calls and whatever else it has for the chat template too."""
+    """The characters of a message, of its calls and of all else that it has for the chat template too."""
     rest = {name: value for name, value in message.items() if name not in ("role", "content")}
     return len(message["role"]) + len(message["content"]) + (len(repr(rest)) if rest else 0)
 

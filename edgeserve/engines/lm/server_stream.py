@@ -74,7 +74,7 @@ class Server(NamedTuple):
 
 
 class ServerStream:
-    """The events of one answer. ``events``: those that arrived and were not taken; the last one is ``None`` or an
+    """The events of one answer. ``events``: the ones that arrived and were not taken; the last one is ``None`` or an
     :class:`EngineError`."""
 
     def __init__(self, server: Server, path: str, body: Mapping[str, Any], news: threading.Condition) -> None:

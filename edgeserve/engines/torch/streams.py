@@ -102,7 +102,7 @@ def stream_of(lane: LaneInfo, choice: str) -> SharedStream:
 
 
 class PinnedInputs:
-    """A batch's inputs in page-locked memory, but for those that stay ``on_host`` as they are."""
+    """A batch's inputs in page-locked memory; inputs ``on_host`` stay as they are."""
 
     def __init__(self, on_host: Container[str]) -> None:
         self._on_host = on_host
@@ -208,7 +208,7 @@ class CudaSession(Session):
         return "" if ports.dtype_of(name) in (None, array.dtype) else f"{array.dtype}, to be {ports.dtype_of(name)}"
 
     def _to_device(self, inputs: Dict[str, torch.Tensor], there: Sequence[Placed]) -> Dict[str, torch.Tensor]:
-        """The inputs on the device, but for those that stay on the host, with the rows that lie there already, each
+        """The inputs on the device, but for inputs that stay on the host, with the rows that lie there already, each
         behind the stream that made it. torch's allocators keep pinned memory until its copy is over, and device memory
         until the streams that it was recorded on are past it."""
         on_host = self._on_host()

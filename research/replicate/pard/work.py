@@ -3,7 +3,7 @@
     python research/replicate/pard/work.py [--quick] [--seconds S] [--seeds 31,32] [--json FILE]
 
 Section 9.2 of PARD's specification: pipeline *lv* on 64 lanes, a batch takes ``a + c * (sum of its requests' work)``,
-work is lognormal with mean 1 and the same at every module. Rows: as published, which counts all requests as usual; `pard+`
+work is lognormal with mean 1 and the same at every module. Rows: as published, which counts all as usual; `pard+`
 without and with the hint ``work``; and with the hint off by lognormal errors. The same arrivals and work for all.
 """
 
