@@ -3,8 +3,9 @@ up to date.
 
 A comment before a fenced block says what is done with it: ``<!-- file: NAME -->`` saves it, ``<!-- run: NAME -->``
 saves and runs it (``NAME.sh`` with ``sh``), ``<!-- served CONFIG, run: NAME -->`` does so while ``edgeserve serve
-CONFIG`` runs, ``<!-- beside PAGE, file: NAME -->`` saves the files of that page first, and ``<!-- prints -->`` is what
-the run before it must have printed. Files whose name starts with ``test_`` are run by pytest.
+CONFIG`` runs, with its fronts (``broker,`` before it: beside an MQTT broker), ``<!-- beside PAGE, file: NAME -->``
+saves the files of that page first, and ``<!-- prints -->`` is what the run before it must have printed. Files whose
+name starts with ``test_`` are run by pytest. The ports that a page names stand for free ones.
 Blocks without a comment must at least be well-formed.
 """
 
@@ -17,6 +18,8 @@ import inspect
 import os
 import re
 import shutil
+import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -26,6 +29,7 @@ import pytest
 from draw import configuration
 from for_each import for_each
 from lib import drawn
+from mqtt_broker import broker
 
 import edgeserve
 from edgeserve import cli
@@ -150,13 +154,56 @@ def run(place, *command):
         write_command(place)
         program, command = "sh", ("-e", *command)
     for _ in range(HURRIED.get(command[0], 1)):
-        done = subprocess.run(
-            [program, *command], cwd=place, env=environment(place), capture_output=True, text=True, timeout=100
-        )
-        if done.returncode == 0:
+        with subprocess.Popen(
+            [program, *command],
+            cwd=place,
+            env=environment(place),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        ) as process:
+            try:
+                printed, errors = process.communicate(timeout=60)
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)  # also what an example that failed left running
+        if process.returncode == 0:
             break
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    assert process.returncode == 0, printed + errors
+    return printed
+
+
+PORT = r"(?<=:)(8000|8001|8090)\b|(?<=port[ =])(1883)\b"
+"""The ports that examples listen at, and that of their broker."""
+
+
+def with_free_ports(path):
+    """The blocks of a page, each port in them another that is free, and that of the broker."""
+    page, free = read(path), {}
+    with contextlib.ExitStack() as held:
+        for number in sorted({found.group() for found in re.finditer(PORT, page)}):
+            free[number] = str(held.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1])
+    found = blocks(page)
+    for block in found:
+        block.text = re.sub(PORT, lambda number: free[number.group()], block.text)
+    return found, int(free.get("1883", 0))
+
+
+def is_open(address):
+    host, _, port = address.rpartition(":")
+    with contextlib.suppress(OSError), socket.create_connection((host, int(port)), 1):
+        return True
+    return False
+
+
+def places_of(place, file):
+    """Where the fronts of a configuration listen."""
+    if not file.endswith(".toml"):
+        return []
+    with open(os.path.join(place, file), "rb") as read_file:
+        fronts = tomllib.load(read_file).get("front", {}).values()
+    return [table[key] for table in fronts for key in ("listen", "grpc") if key in table]
 
 
 @contextlib.contextmanager
@@ -173,6 +220,9 @@ def served(place, file):
         while not os.path.exists(os.path.join(place, "edgeserve", "bus")):
             assert server.poll() is None, server.stderr.read()
             assert time.monotonic() < end_s, "the server was not ready in time"
+            time.sleep(0.02)
+        while not all(map(is_open, places_of(place, file))):
+            assert time.monotonic() < end_s, "a front was not ready in time"
             time.sleep(0.02)
         yield
     finally:
@@ -194,11 +244,15 @@ def test_conformance_on_a_page_is_run():
     assert [mark for found in marks.values() for mark in found if not mark.startswith("file: test_")] == []
 
 
+HTTP_FRONT = ("starlette", "uvicorn", "PIL", "python_multipart")
 NEEDED = {
-    os.path.join("docs", "guide", "tracing.md"): "opentelemetry.sdk",
-    os.path.join("docs", "guide", "write-a-command.md"): "setuptools",
+    os.path.join("docs", "guide", "tracing.md"): ["opentelemetry.sdk"],
+    os.path.join("docs", "guide", "write-a-command.md"): ["setuptools"],
+    os.path.join("docs", "guide", "http.md"): [*HTTP_FRONT, "grpc", "tritonclient.http", "tritonclient.grpc"],
+    os.path.join("docs", "guide", "openai.md"): [*HTTP_FRONT, "openai", "ollama"],
+    os.path.join("docs", "guide", "mqtt.md"): ["aiomqtt", "PIL"],
 }
-"""Page -> the package that its example needs, which not every Python of the tests has."""
+"""Page -> the packages that its examples need, which not every Python of the tests has."""
 
 
 def save_files_of(path, place):
@@ -220,27 +274,41 @@ LONG = tuple(
 )
 def test_examples_run_and_print_what_the_page_says(path, place):
     printed, compared = None, 0
-    if path in NEEDED:
-        pytest.importorskip(NEEDED[path], reason=f"the example of {path} needs it")
-    for block in blocks(read(path)):
-        named = re.match(
-            r"(?:beside (?P<page>\S+), )?(?:served (?P<config>\S+), )?(?P<verb>run|file): (?P<name>\S+)$", block.mark
-        )
-        if named:
-            if named["page"]:
-                save_files_of(os.path.join(os.path.dirname(path), named["page"]), place)
-            with open(os.path.join(place, named["name"]), "w", encoding="utf-8") as file:
-                file.write(block.text)
-            if named["name"].startswith("test_"):
-                run(place, "-m", "pytest", "-q", "-p", "no:cacheprovider", named["name"])
-            elif named["verb"] == "run":
-                with served(place, named["config"]) if named["config"] else contextlib.nullcontext():
+    for package in NEEDED.get(path, ()):
+        pytest.importorskip(package, reason=f"the example of {path} needs it")
+    found, broker_port = with_free_ports(path)
+    if not shutil.which("curl") and any("curl " in block.text for block in found if "run: " in block.mark):
+        pytest.skip("curl is not installed")
+    with contextlib.ExitStack() as beside:
+        served_now = None
+        for block in found:
+            named = re.match(
+                r"(?:beside (?P<page>\S+), )?(?P<broker>broker, )?(?:served (?P<config>\S+), )?"
+                r"(?P<verb>run|file): (?P<name>\S+)$",
+                block.mark,
+            )
+            if named:
+                if named["page"]:
+                    save_files_of(os.path.join(os.path.dirname(path), named["page"]), place)
+                with open(os.path.join(place, named["name"]), "w", encoding="utf-8") as file:
+                    file.write(block.text)
+                wanted = (named["broker"], named["config"]) if named["verb"] == "run" else None
+                if wanted != served_now:  # what serves one example serves the next one, as for a reader
+                    beside.close()
+                    served_now = wanted
+                    if named["broker"]:
+                        beside.enter_context(broker(broker_port))
+                    if named["config"]:
+                        beside.enter_context(served(place, named["config"]))
+                if named["name"].startswith("test_"):
+                    run(place, "-m", "pytest", "-q", "-p", "no:cacheprovider", named["name"])
+                elif named["verb"] == "run":
                     printed = run(place, named["name"])
-        elif block.mark == "prints":
-            assert block.text == printed, f"{path}, line {block.line}"
-            printed, compared = None, compared + 1
-        else:
-            assert not block.mark or block.mark.startswith("drawn "), f"{path}, line {block.line}: {block.mark!r}?"
+            elif block.mark == "prints":
+                assert block.text == printed, f"{path}, line {block.line}"
+                printed, compared = None, compared + 1
+            else:
+                assert not block.mark or block.mark.startswith("drawn "), f"{path}, line {block.line}: {block.mark!r}?"
     assert compared, "an example that prints nothing shows nothing"
 
 

@@ -167,38 +167,48 @@ class PyAv:
             raise SourceEnded(shown(str(error))) from None
 
     def _decoded(self, container: Any, ending: threading.Event) -> Frames:
-        first_s: Optional[float] = None
-        begin_s = 0.0
-        for frame in self._whole(container):
-            time_s = float(frame.time or 0.0)
-            if first_s is None:
-                first_s, begin_s = time_s, self._clock_s()
-            if not self.is_live and ending.wait(max(0.0, begin_s + time_s - first_s - self._clock_s())):
+        step_s = 1.0 / float(container.streams.video[0].guessed_rate or TEST_RATE)
+        begin_s, time_s = self._clock_s(), 0.0
+        own_s: Optional[float] = None
+        for number, frame in enumerate(self._whole(container)):
+            if not number:
+                begin_s = self._clock_s()
+            elif frame.time is None or own_s is None or frame.time < own_s:
+                time_s += step_s  # it has no times, or they begin anew
+            else:
+                time_s += frame.time - own_s
+            own_s = frame.time
+            if not self.is_live and ending.wait(max(0.0, begin_s + time_s - self._clock_s())):
                 return
             _check(self.name, frame.height, frame.width)
-            yield time_s - first_s, frame.to_ndarray(format="rgb24")
+            yield time_s, frame.to_ndarray(format="rgb24")
             if ending.is_set():
                 return
 
     def _whole(self, container: Any) -> Iterator[Any]:
-        """The frames whose pictures can be decoded. Raises FFmpeg's error after :data:`DAMAGED_MAX` in a row that
-        cannot."""
+        """The frames whose pictures were decoded whole. Raises :class:`OSError` after :data:`DAMAGED_MAX` in a row that
+        were not. Packets without a picture count in a live stream that has begun: some decoders report no error."""
         import av
 
-        damaged = 0
+        damaged, has_begun = 0, False
         for packet in container.demux(video=0):
+            frames, error = [], "it could not be decoded whole"
             try:
                 frames = packet.decode()
-            except av.error.InvalidDataError as error:
-                damaged += 1
-                if damaged >= DAMAGED_MAX:
-                    raise
-                if not self._has_told:
-                    self._has_told = True
-                    log.warning("%s: a damaged picture is left out (%s; told once)", shown(self.name), error)
-                continue
-            damaged = 0 if frames else damaged
-            yield from frames
+                is_damaged = any(frame.is_corrupt for frame in frames)
+            except av.error.FFmpegError as caught:
+                is_damaged, error = True, str(caught)
+                if not isinstance(caught, av.error.InvalidDataError):
+                    packet.stream.codec_context.flush_buffers()  # else some decoders take no more packets
+            whole = [frame for frame in frames if not frame.is_corrupt]
+            damaged = 0 if whole else damaged + (is_damaged or self.is_live and has_begun)
+            has_begun = has_begun or bool(whole)
+            if damaged >= DAMAGED_MAX:
+                raise OSError(f"{damaged} pictures in a row are damaged: {error}")
+            if is_damaged and not self._has_told:
+                self._has_told = True
+                log.warning("%s: a damaged picture is left out (%s; told once)", shown(self.name), error)
+            yield from whole
 
 
 class GStreamer:

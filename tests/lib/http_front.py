@@ -23,10 +23,10 @@ CLOCK_S = 1_700_000_000.0
 class FrontThread:
     """``places`` is where it listens: HTTP first, then gRPC."""
 
-    def __init__(self, endpoint: str, config: HttpConfig) -> None:
+    def __init__(self, endpoint: str, config: HttpConfig, connect_ms: float = 300.0) -> None:
         from edgeserve.fronts.http.front import HttpFront
 
-        client = AsyncClient(endpoint, connect_ms=300.0)
+        client = AsyncClient(endpoint, connect_ms=connect_ms)
         self.client = client.client
         self.front = HttpFront(client, config)
         self.front.clock_s = lambda: CLOCK_S

@@ -169,8 +169,8 @@ def test_a_camera_that_goes_is_asked_again(server, tmp_path, caplog):
     for number, frame in enumerate(frames):
         frame[8:40, 4 * number : 4 * number + 24] = 255
     with RtspCamera(packets_of(frames)) as camera:
-        words = ["camera", camera.url, server[1], "--app", "detect", "--library", "av", "--frames", "18"]
-        assert cli.main([*words, "--lines", str(lines)]) == 0
+        words = ["front", "camera", server[1], "--source", camera.url, "--app", "detect", "--library", "av"]
+        assert cli.main([*words, "--frames", "18", "--lines", str(lines)]) == 0
         assert camera.played >= 3
     read = sorted([json.loads(line) for line in lines.read_text().splitlines()], key=lambda line: line["frame"])
     times = [line["time_s"] for line in read]  # go on over the pauses

@@ -8,13 +8,11 @@ import http.client
 import io
 import json
 import os
-import re
 import shutil
 import socket
 import subprocess
 import sys
 import tempfile
-from pathlib import Path
 
 import live_functions
 import numpy as np
@@ -445,55 +443,6 @@ def test_the_messages_are_those_of_tritons_client():
 def shape_of(field):
     inner = field.message_type.full_name if field.message_type else ""
     return field.number, field.type, inner, field.containing_oneof.name if field.containing_oneof else ""
-
-
-# --- the page ---------------------------------------------------------------------------------------------------------
-
-
-def blocks(language):
-    """The fenced blocks of the pages, asking this front."""
-    guide = Path(__file__).resolve().parents[2] / "docs" / "guide"
-    text = "".join([(guide / name).read_text(encoding="utf-8") for name in ("http.md", "openai.md")])
-    return re.findall(rf"^```{language}\n(.*?)^```$", text, flags=re.M | re.S)
-
-
-def test_the_pages_commands_of_curl_are_answered(front, tmp_path):
-    if shutil.which("curl") is None:
-        pytest.skip("curl is not installed")
-    pillow = pytest.importorskip("PIL.Image", reason="pillow is not installed: images cannot be read")
-    pillow.new("RGB", (60, 40), (10, 20, 30)).save(tmp_path / "cat.jpg")
-    commands = [
-        command
-        for block in blocks("")
-        if block.startswith("curl")
-        for command in re.findall(r"^curl .*?(?=^curl |\Z)", block, flags=re.M | re.S)
-    ]
-    assert len(commands) == 3
-    for command in commands:
-        command = (
-            command.replace("localhost:8000", front.http)
-            .replace("slo_ms=50", "slo_ms=15000")
-            .replace('"slo_ms": 50', '"slo_ms": 15000')
-            .replace("curl ", "curl -sS ", 1)
-        )
-        said = subprocess.run(["sh", "-c", command], cwd=tmp_path, capture_output=True, text=True, timeout=60)
-        assert "data" in json.loads(said.stdout)["outputs"][0], (command, said.stdout, said.stderr)
-
-
-@pytest.mark.parametrize(
-    ("library", "prints"),
-    [
-        ("tritonclient.http", "[2. 4. 6. 8.]\n"),
-        ("openai", "Is the window open?"),
-        ("ollama", "Is the window open?\n"),
-    ],
-)
-def test_the_pages_examples_in_python_run(front, capsys, library, prints):
-    pytest.importorskip(library, reason=f"{library} is not installed")
-    (code,) = [block for block in blocks("python") if f"import {library}" in block]
-    code = code.replace("localhost:8000", front.http).replace("50_000", "15_000_000").replace("2000}", "15000}")
-    exec(compile(code, "docs/guide", "exec"), {})
-    assert capsys.readouterr().out == prints
 
 
 # --- as a child of the server -----------------------------------------------------------------------------------------

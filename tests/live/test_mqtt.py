@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import io
 import json
-import os
 import re
-import shlex
 import signal
 import subprocess
-import sys
 import tempfile
-import textwrap
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -263,40 +258,6 @@ def test_a_light_is_switched_by_a_sentence(runtime, port):
             assert await home.until("lights/hall/set") == payload
 
     live(runtime, port, story, **ASK)
-
-
-def test_the_steps_of_the_page_switch_the_light(port, tmp_path):
-    """docs/guide/mqtt.md: its files, its command, and a client of the broker that plays the light."""
-    page = (ROOT / "docs" / "guide" / "mqtt.md").read_text(encoding="utf-8").split("## A camera's pictures")[0]
-    blocks = [textwrap.dedent(text) for text in re.findall(r"(?ms)^ *```(?:toml|python|sh)\n(.*?)^ *```$", page)]
-    configuration, functions, serve, front = blocks
-    (tmp_path / "edge.toml").write_text(configuration)
-    (tmp_path / "house.py").write_text(functions)
-    (tmp_path / "password").write_text("secret")
-    fronting = [sys.executable, "-m", *shlex.split(front)]
-    fronting[fronting.index("--host") + 1] = "127.0.0.1"
-    fronting += ["--port", str(port)]
-    sentence = re.search(r"type\s+`(.*?)`", page).group(1)
-    with tempfile.TemporaryDirectory(prefix="es") as folder, contextlib.ExitStack() as stack:
-        environment = {**os.environ, "XDG_RUNTIME_DIR": folder, "PYTHONPATH": str(ROOT)}
-        for words, says in (
-            ([sys.executable, "-m", *shlex.split(serve)], "ready on"),
-            (fronting, "as edgeserve/cellar"),
-        ):
-            process = subprocess.Popen(words, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True)
-            stack.callback(process.communicate)
-            stack.callback(process.terminate)
-            assert any(says in line for line in process.stderr), words
-
-        async def run():
-            async with home_of(port) as home:
-                about = json.loads(await home.until("homeassistant/text/edgeserve_cellar/ask_intents/config"))
-                await home.client.publish(about["command_topic"], sentence)
-                assert json.loads(await home.until("zigbee2mqtt/kitchen light/set")) == {"state": "ON"}
-                answer = json.loads(await home.until("edgeserve/cellar/answer/intents"))
-                assert answer["text"] == "The kitchen light is on."
-
-        asyncio.run(run())
 
 
 def test_a_camera_becomes_sensors_and_events(runtime, port, tmp_path):

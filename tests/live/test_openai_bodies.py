@@ -301,11 +301,38 @@ def test_a_response_fits_a_class(client):
     assert isinstance(told.output_parsed, lamp)
 
 
+ASKED = {
+    "text": {"model": "writer", "input": "hello", "temperature": 0, "instructions": "be brief", "metadata": {"a": "b"}},
+    "cut": {"model": "writer", "input": "hello", "max_output_tokens": 4},
+    "calls": {"model": "caller", "input": "hall", "tools": [{**TOOL, "strict": True}]},
+}
+
+
+@pytest.mark.parametrize("case", ASKED)
+def test_responses_and_events_have_what_the_client_declares(front, case):
+    responses = pytest.importorskip("openai.types.responses", reason="openai is not installed")
+    declared = pytest.importorskip("pydantic").TypeAdapter
+    status, told = front.ask("POST", "/v1/responses", ASKED[case])
+    assert status == 200 and declared(responses.Response).validate_python(told)
+    _, sent, _ = front.ask_raw("POST", "/v1/responses", {**ASKED[case], "stream": True})
+    events = [json.loads(line[len("data: ") :]) for line in sent.decode().splitlines() if line.startswith("data: ")]
+    event = declared(responses.ResponseStreamEvent)
+    assert len([event.validate_python(each) for each in events]) > 5
+
+
+def test_fields_for_the_record_change_nothing(front):
+    about = {"prompt_cache_options": {"mode": "explicit"}, "service_tier": "fast", "user": "a", "metadata": {"b": "c"}}
+    talk = {"model": "recite", "messages": HELLO}
+    assert front.ask("POST", "/v1/chat/completions", {**talk, **about})[0] == 200
+    assert front.ask("POST", "/v1/responses", {"model": "recite", "input": "x", **about})[0] == 200
+
+
 @pytest.mark.parametrize(
     ("method", "path", "says"),
     [
         ("GET", "/v1/responses/resp_1", "whole conversation"),
         ("DELETE", "/v1/responses/resp_1", "whole conversation"),
+        ("POST", "/v1/responses/input_tokens", "POST /v1/responses/input_tokens is not served"),
         ("POST", "/v1/images/generations", "/v1/chat/completions"),
         ("GET", "/v1/files", "GET /v1/models"),
     ],

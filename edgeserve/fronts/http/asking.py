@@ -20,8 +20,9 @@ from edgeserve.units import counted
 TOGETHER_MAX = 16
 """Requests of one call that the server has at a time: a list of texts to embed leaves room for other clients."""
 
-QUIET_S = 2.0
-"""Silence on a stream after which its client is told that the request lives: proxies end silent connections."""
+QUIET_S = 5.0
+"""Silence on a stream after which its client is told that the request lives: proxies end silent connections. Longer
+than a client tries to reach a server, at most 3 s: the refusal of one that is not there has a status of its own."""
 
 COMMENT = b": waiting\n\n"
 """The comment that event streams send for that; clients ignore it."""

@@ -121,6 +121,7 @@ OPENAI_RECORD = (
     "service_tier",
     "safety_identifier",
     "prompt_cache_key",
+    "prompt_cache_options",
     "prompt_cache_retention",
     "parallel_tool_calls",
 )

@@ -106,7 +106,7 @@ class ChatRoutes:
     async def unserved(self, call: Call) -> None:
         """Refuse a route that OpenAI has and this server does not serve."""
         path = call.path("rest")[:80]
-        if path.startswith("responses/"):
+        if path.startswith("responses/resp_"):
             raise NotServed(f"/v1/{path}: {WHOLE_CONVERSATION} of POST /v1/responses, or of /v1/chat/completions")
         raise NotServed(
             f"{call.scope['method']} /v1/{path} is not served; POST /v1/chat/completions, /v1/responses, "

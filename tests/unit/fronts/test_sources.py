@@ -10,6 +10,7 @@ import os
 import tempfile
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -164,23 +165,38 @@ def test_a_file_that_is_no_video(tmp_path):
         read(source_of(str(path), time.monotonic, 0.0, "av"))
 
 
-def pictures(path, count, damaged):
-    """A film of JPEG pictures, some of which are no pictures any more."""
+OPTIONS = {"libx264": {"bf": "0", "tune": "zerolatency"}, "libx265": {"x265-params": "log-level=none:bframes=0"}}
+
+
+def pictures(path, count, damaged, codec="mjpeg", form="matroska", whole_bytes=0, rate=1000, size=(64, 48)):
+    """A film of pictures, of some of which only the first ``whole_bytes`` are what they were."""
     av = pytest.importorskip("av", reason="PyAV is not installed")
-    with av.open(str(path), "w", format="matroska") as output:
-        stream = output.add_stream("mjpeg", rate=1000)
-        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuvj420p"
-        for number in range(count):
-            frame = av.VideoFrame.from_ndarray(np.full((48, 64, 3), number % 256, np.uint8), format="rgb24")
+    with av.open(str(path), "w", format=form) as output:
+        stream = output.add_stream(codec, rate=rate, options=OPTIONS.get(codec, {}))
+        stream.width, stream.height = size
+        stream.pix_fmt, stream.gop_size = "yuvj420p" if codec == "mjpeg" else "yuv420p", 10
+        frames = [av.VideoFrame.from_ndarray(pixels, format="rgb24") for pixels in columns(count, *size)]
+        for number, frame in enumerate(frames):
             frame.pts = number
-            for packet in stream.encode(frame):
-                if number in damaged:
-                    broken = av.Packet(b"\x00" * packet.size)
-                    broken.pts, broken.dts, broken.time_base = packet.pts, packet.dts, packet.time_base
-                    broken.stream = stream
-                    packet = broken
-                output.mux(packet)
+        packets = [packet for frame in [*frames, None] for packet in stream.encode(frame)]
+        for number, packet in enumerate(packets):
+            if number in damaged:
+                kept = bytes(packet)[:whole_bytes]
+                broken = av.Packet(kept + np.random.default_rng(number).bytes(packet.size - len(kept)))
+                broken.pts, broken.dts, broken.time_base = packet.pts, packet.dts, packet.time_base
+                broken.stream = stream
+                packet = broken
+            output.mux(packet)
     return str(path)
+
+
+def columns(count, width, height):
+    """Pictures with a bright column on a ground of slopes, each in another place."""
+    down, right = np.mgrid[:height, :width]
+    for number in range(count):
+        pixels = np.stack([down * 7 % 90, right * 5 % 90, (down + right) * 3 % 90], axis=2).astype(np.uint8)
+        pixels[:, number * 3 % width :][:, :8] = 250
+        yield pixels
 
 
 @pytest.mark.parametrize("damaged", [{5}, {0}, set(range(3, 32)), {*range(1, 60, 2)}, {59}])
@@ -200,3 +216,52 @@ def test_many_damaged_pictures_in_a_row_end_a_source(tmp_path):
     source.is_live = True  # as a camera is
     with pytest.raises(SourceEnded):
         list(source.frames(threading.Event()))
+
+
+DAMAGE = {
+    "vp9, after which the decoder takes no more": ("libvpx-vp9", "matroska", range(12, 38), 0),
+    "hevc, with an error of its own": ("libx265", "mpegts", (30,), 6),
+    "h264, not decoded": ("libx264", "mpegts", (29,), 6),
+    "h264, made up": ("libx264", "mp4", (29,), 40),
+    "mpeg2, made up": ("mpeg2video", "mpegts", (28,), 100),
+}
+"""What becomes of a damaged picture -> codec, container, the damaged packets, how many bytes of each are whole."""
+
+
+@pytest.mark.parametrize("case", DAMAGE)
+def test_a_damaged_picture_of_any_codec_is_left_out_and_no_more(tmp_path, caplog, case):
+    codec, form, damaged, whole_bytes = DAMAGE[case]
+    path = pictures(tmp_path / "film", 70, damaged, codec, form, whole_bytes, rate=50, size=(320, 240))
+    source = source_of(path, itertools.count().__next__, 0.0, "av")  # a host that is never early
+    numbers = [round(50 * time_s) for time_s, _ in source.frames(threading.Event())]
+    assert damaged[len(damaged) // 2] not in numbers and numbers == sorted({*numbers})
+    assert {*numbers} >= {*range(12), *range(50, 70)}  # after it some wait for the next that needs no other
+    assert len([record for record in caplog.records if "damaged" in record.message]) == 1
+
+
+def test_a_camera_whose_packets_have_no_pictures_any_more_is_opened_again(tmp_path):
+    path = pictures(tmp_path / "film.mp4", 70, set(range(12, 70)), "mpeg2video", "mp4", 6, rate=50)
+    source = source_of(path, itertools.count().__next__, 0.0, "av")
+    assert len(list(source.frames(threading.Event()))) == 12  # of a file, which ends
+    source.is_live = True
+    with pytest.raises(SourceEnded, match="in a row"):
+        list(source.frames(threading.Event()))
+
+
+def test_a_file_without_times_is_read_at_its_rate(tmp_path):
+    source = source_of(pictures(tmp_path / "a.h264", 8, (), "libx264", "h264"), time.monotonic, 0.0, "av")
+    begin_s = time.monotonic()
+    times = [time_s for time_s, _ in source.frames(threading.Event())]
+    assert times == pytest.approx([number / 25 for number in range(8)])  # FFmpeg's rate of a stream that names none
+    assert time.monotonic() - begin_s > 0.25
+
+
+def test_times_that_begin_anew_go_on(tmp_path):
+    one = pictures(tmp_path / "a.ts", 8, (), "mpeg2video", "mpegts", rate=25)
+    other = pictures(tmp_path / "b.ts", 8, (), "mpeg2video", "mpegts", rate=25, size=(96, 80))
+    both = tmp_path / "both.ts"
+    both.write_bytes(Path(one).read_bytes() + Path(other).read_bytes())
+    frames = list(source_of(str(both), itertools.count().__next__, 0.0, "av").frames(threading.Event()))
+    assert {pixels.shape for _, pixels in frames} == {(48, 64, 3), (80, 96, 3)}
+    times = [time_s for time_s, _ in frames]
+    assert times == pytest.approx([number / 25 for number in range(len(times))]) and len(times) >= 14
