@@ -49,8 +49,8 @@ class Client:
     ``server_key`` the public key (or its file) of a server with CURVE keys, ``client_key`` the file of this client's
     own keys (``NAME.key_secret``), where that server lets only some clients in. A client does not survive ``fork``:
     make one in each process. ``shared_memory``: large tensors go through memory shared with a server on this host,
-    instead of its socket. Then an answer's large arrays keep their part of it for as long as they live; copy those
-    that you keep for long.
+    instead of its socket. Then an answer's large arrays keep their part of it for as long as they live; copy what
+    you keep for long.
     """
 
     def __init__(

@@ -198,7 +198,7 @@ def is_open(address):
 
 
 def places_of(place, file):
-    """Where the fronts of a configuration listen."""
+    """The addresses at which the fronts of a configuration listen."""
     if not file.endswith(".toml"):
         return []
     with open(os.path.join(place, file), "rb") as read_file:

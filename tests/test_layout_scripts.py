@@ -163,7 +163,8 @@ def test_no_test_imports_another(path):
     assert wrong == [], f"tests/{path} imports {wrong}: what they share belongs into tests/lib"
 
 
-SAID = re.compile(r"\b(nobody|somebody|whoever|whatever|those (?:that|which|who))\b", re.IGNORECASE)
+SAID = re.compile(r"\b(?:nobody|somebody|whoever|whatever|those (?:that|which|who))\b", re.IGNORECASE)
+NO_ONE = re.compile(r"\b(?:anybody|everybody)\b|" + SAID.pattern, re.IGNORECASE)
 BEGINS = re.compile(r"(Of|What|How|Why|Whether|Who|Where|When|In the name of)\b")
 NOT_YET = {
     *(f"scripts/dev/{name}.py" for name in ("churn", "hostile", "isolation", "release")),
@@ -175,6 +176,18 @@ NOT_YET = {
 """Their sentences are still to be rewritten."""
 
 SENTENCES = {**SCRIPTS, **{f"tests/{path}": text for path, text in TESTS.items()}}
+
+
+PACKAGE = {
+    str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in sorted((ROOT / "edgeserve").rglob("*.py"))
+}
+
+
+@for_each(lambda: sorted(PACKAGE))
+def test_the_package_names_whom_it_means(path):
+    """Also in what it prints: which client, request or model is meant."""
+    found = [found.group() for found in NO_ONE.finditer(" ".join(PACKAGE[path].split()))]
+    assert found == [], f"{path}: name the noun instead of {found}"
 
 
 @for_each(lambda: sorted(path for path in SENTENCES if path not in NOT_YET))

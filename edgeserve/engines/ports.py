@@ -267,8 +267,8 @@ class Ports:
         return PackedBatch(feeds, shapes, count, size, failed)
 
     def unpack(self, arrays: Sequence[NDArray[Any]], packed: PackedBatch) -> List[Result]:
-        """One result per item of the batch, from the model's output arrays (in the order of its outputs) for those
-        that ran."""
+        """One result per item of the batch, from the model's output arrays (in the order of its outputs); an error
+        for one that did not run."""
         results = self._results(arrays, packed) if packed.rows else []
         return with_failures(results, packed.failed) if packed.failed else results
 

@@ -116,6 +116,6 @@ def _files(kind: Type[Any], values: Mapping[str, Any], directory: str) -> Dict[s
 
 
 def server_key_of(config: Config, endpoint: str) -> str:
-    """The file of the server's keys, where those who connect to ``endpoint`` need its public one; else ``""``."""
+    """The file of the server's keys, where clients of ``endpoint`` need its public one; else ``""``."""
     path = config.curve_secret_key_path
     return os.path.abspath(path) if path and endpoint.startswith("tcp://") else ""

@@ -46,7 +46,7 @@ class Credential(NamedTuple):
     trusted: bool = False
 
 
-NOBODY = Credential("", False)
+NO_OWNER = Credential("", False)
 """The credential of a connection that is refused before its first message is read."""
 
 

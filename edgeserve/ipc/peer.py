@@ -8,7 +8,7 @@ from typing import Any, Deque, Dict, Tuple
 
 from edgeserve.ipc.connections import Connection
 from edgeserve.ipc.costs import Account
-from edgeserve.ipc.credentials import NOBODY, Credential
+from edgeserve.ipc.credentials import NO_OWNER, Credential
 from edgeserve.ipc.wire import Key
 from edgeserve.owners import CONNECTION_MARK, process_owner
 
@@ -57,7 +57,7 @@ class Peer:
     * ``Bus``: ``seen_ns``, when its last message was read; ``unread``; ``memory``, what its connection shares with this
       process."""
 
-    def __init__(self, client: bytes, connection: Connection | None, credential: Credential = NOBODY) -> None:
+    def __init__(self, client: bytes, connection: Connection | None, credential: Credential = NO_OWNER) -> None:
         self.client = client
         self.credential = credential
         self.open: Dict[Key, Any] = {}  # Ask, or Control of the bus

@@ -87,8 +87,8 @@ class RunningStarter(Starter):
 
 
 def compatible(old: Config, new: Config) -> Config:
-    """``new`` with the parts that a running server cannot change taken from ``old``. :class:`ConfigError` names those
-    that differ."""
+    """``new`` with the parts that a running server cannot change taken from ``old``. :class:`ConfigError` names the
+    different ones."""
     changed: List[str] = []
     for section, one, other in (
         ("device", old.devices, new.devices),

@@ -70,7 +70,7 @@ ODD: Mapping[str, Any] = {
     "an empty text": "",
     "a large number of Python": 10**400,
 }
-"""Outputs that an app answers in place of those that the front expects."""
+"""Outputs that an app answers in place of the expected ones."""
 
 WAIT_S = 15.0
 """Seconds after which a step that is not over hangs: a failure, not a slow machine."""
@@ -208,7 +208,7 @@ class FrontConformance:
                     front_functions.gate.set()
 
     def place_of(self, places: Tuple[str, ...]) -> str:
-        """The place, of those that a front tells, at which :meth:`ask` asks."""
+        """The place, among the ones that a front tells, at which :meth:`ask` asks."""
         return places[0]
 
     def expected(self, kind: str) -> str:

@@ -56,8 +56,8 @@ _RATE_NAMES = ("sr", "rate", "sample_rate", "sampling_rate", "fs")
 
 @dataclass
 class Roles:
-    """The roles of a model's inputs. ``given`` are the ones that a request brings, and ``settings`` the ones of them
-    that have no batch axis beside others that have one; ``fixed_batch`` is the size of a batch axis that the file fixes;
+    """The roles of a model's inputs. ``given`` are the ones that a request brings, and ``settings`` ones of them
+    that have no batch axis beside others with one; ``fixed_batch`` is the size of a batch axis that the file fixes;
     without a ``batch_axis`` the model takes one item as it is. Ports of settings, and without a batch axis all, are
     described here with an axis of 1 in front. ``state_axis`` is one for all states, or one by name. ``candidates`` are
     the shapes of one item to try where axes are open, the likeliest first."""

@@ -41,9 +41,9 @@ FILES_KEPT = 128
 
 
 class HttpConnections:
-    """The open connections. At their greatest number, a new one takes the place of the oldest: first among those
-    without a request yet, then of those that are idle or whose request is still coming; where each is answered, the new
-    one is ended. For the event loop's thread."""
+    """The open connections. At their greatest number, a new one takes the place of the oldest: first among the
+    ones without a request yet, then among idle ones and ones whose request is still coming; where each is answered, the
+    new one is ended. For the event loop's thread."""
 
     def __init__(self, count_max: int) -> None:
         files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
@@ -118,7 +118,7 @@ class _Reading(FlowControl):
 
 
 class _Bounded(AutoHTTPProtocol):  # type: ignore[misc,valid-type]  # one of two classes
-    """One connection, among those that are ``open``. ``waits``: what ends it when no head of a request comes; ``rest``:
+    """One connection of the ``open`` ones. ``waits``: what ends it when no head of a request comes; ``rest``:
     bytes that are not parsed yet, and ``turn`` when they will be; ``events``: what the parser found in this turn;
     ``unused_bytes``: parsed since a head was complete or a part of a body came."""
 

@@ -51,7 +51,7 @@ class Stamp:
 @dataclass(frozen=True)
 class RayCall:
     """One request: the arguments of :meth:`~edgeserve.runtime.Runtime.infer`, and when it was sent. ``options`` has
-    those that are not None, without ``slo_ms``."""
+    the ones that are not None, without ``slo_ms``."""
 
     app: str
     inputs: Mapping[str, Any]

@@ -342,7 +342,7 @@ class Dispatcher:
                 self._streams.popitem(last=False)
 
     async def _other(self, first: ReplicaState, call: RayCall, why: str) -> ReplicaState | None:
-        """The replica for a call's second try: the one with the most time to spare among those that say that they
+        """The replica for a call's second try: the one with the most time to spare among the ones that say that they
         could make its deadline. A stream that still has its state stays where that is."""
         if stream_of(call) is not None and first.is_up:
             return None

@@ -225,7 +225,7 @@ DAMAGE = {
     "h264, made up": ("libx264", "mp4", (29,), 40),
     "mpeg2, made up": ("mpeg2video", "mpegts", (28,), 100),
 }
-"""What becomes of a damaged picture -> codec, container, the damaged packets, how many bytes of each are whole."""
+"""The fate of a damaged picture -> codec, container, the damaged packets, how many bytes of each are whole."""
 
 
 @pytest.mark.parametrize("case", DAMAGE)
