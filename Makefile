@@ -7,8 +7,8 @@ VENV ?= .venv
 ARGS ?=
 # Four at most: more of them starve the tests that measure time.
 JOBS ?= $(shell cores=$$(nproc 2> /dev/null || echo 2); echo $$((cores > 4 ? 4 : cores)))
-# And one that mostly waits, which goes before the others (tests/conftest.py).
-TESTERS = $(shell echo $$(($(JOBS) > 0 ? $(JOBS) + 1 : 0)))
+# And two that mostly wait, which go before the others (tests/conftest.py).
+TESTERS = $(shell echo $$(($(JOBS) > 0 ? $(JOBS) + 2 : 0)))
 
 IN := $(VENV)/bin/python
 PIP := $(IN) -m pip --disable-pip-version-check --quiet

@@ -4,9 +4,9 @@
 tested there or shared with a replication.
 
 Several tests run at once (``make test``: ``pytest -n``). Tests of the live side measure time, start servers and load
-real networks once per module: one process has all of them, one after the other, and then other tests that wait. The
-other processes simulate, at a lower priority: what has to happen in time happens first, and no core idles while the
-first process waits. What else shares something is named in ``TOGETHER``.
+real networks once per module: two processes have all of them, one after the other, and then other tests that wait. The
+other processes simulate, at a lower priority: what has to happen in time happens first, and no core idles while those
+two wait. What else shares something is named in ``TOGETHER``.
 
 Each process has a temporary directory of its own, removed at the end. A file of tests that leaves an entry there fails.
 """
@@ -55,7 +55,7 @@ WALL_TIME = (
     "tests/test_docs.py",
     "tests/unit/commands/test_measure_machine.py",
     "tests/unit/commands/test_profile.py",
-)  # the first process takes these first
+)  # the first two processes take these first
 PROCESSES = (
     "tests/jetson/",
     "tests/unit/offload/",
@@ -73,10 +73,13 @@ it comes twice in a row. Tests that passed at the second time are counted in pyt
 with ``-rR``."""
 
 MOSTLY_WAIT = (*WALL_TIME, "tests/jetson/", "tests/unit/offload/")
-"""The first process runs these first, in this order; the others run them last."""
+"""The first two processes run these first, in this order; the others run them last."""
+
+WAITING = ("gw0", "gw1")
+"""The first two processes."""
 
 NICE = 5
-"""The lower priority of the other processes: a third of the first one's share of a core."""
+"""The lower priority of the other processes: a third of the share of a core."""
 
 
 @pytest.fixture
@@ -104,7 +107,7 @@ def context() -> Iterator[Any]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if os.environ.get("PYTEST_XDIST_WORKER", "gw0") != "gw0":
+    if os.environ.get("PYTEST_XDIST_WORKER", "gw0") not in WAITING:
         os.nice(NICE)
     # ``tmp_path`` stays where it was: a failed test's directory is kept
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
@@ -198,14 +201,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             super().schedule()
 
         def _assign_work_unit(self, node: Any) -> None:
-            """The first process takes from the queue's end, where those are that mostly wait, the others from its
-            beginning."""
+            """The first two processes take from the queue's end, where the tests are that mostly wait, the others from
+            its beginning."""
             if not self.is_ordered:
                 self.is_ordered = True
                 for place in reversed(MOSTLY_WAIT):
                     for scope in [scope for scope in self.workqueue if scope.startswith(place)]:
                         self.workqueue.move_to_end(scope)
-            if node.gateway.id == "gw0":
+            if node.gateway.id in WAITING:
                 self.workqueue.move_to_end(next(reversed(self.workqueue)), last=False)
             super()._assign_work_unit(node)
 

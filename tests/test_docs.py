@@ -263,10 +263,12 @@ def save_files_of(path, place):
                 file.write(block.text)
 
 
-LONG = tuple(
-    f"docs/{page}.md" for page in ("start/robot", "guide/simulate", "guide/write-a-policy", "guide/write-a-front")
+LONG = (
+    "docs/start/robot.md",
+    *(f"docs/guide/{page}.md" for page in ("simulate", "write-a-policy", "write-a-front", "write-a-command")),
+    *(f"docs/guide/{page}.md" for page in ("asynchronous-engines", "http", "mqtt", "openai")),
 )
-"""Pages whose examples simulate for so long that they are nightly."""
+"""Pages whose examples take so long that they are nightly."""
 
 
 @pytest.mark.parametrize(

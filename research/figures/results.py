@@ -62,7 +62,7 @@ TITLES = {  # file -> what it shows; in the order of the page
     "replicate_schemble_varying.json": "Ensembles whose execution times vary, in simulation",
     "bench_planner.json": "How long the planner of ensembles takes",
     "replicate_rtlm.json": "RT-LM, replicated in simulation, and surpassed",
-    "bench_regret_assistants.json": "Regret of the plan among language models in trouble, on drawn worlds, in simulation",
+    "bench_regret_assistants.json": "Regret of the plan among language models in trouble, in simulation",
     "replicate_rtlm_busy.json": "RT-LM with a CPU lane whose cores others use too, in simulation",
     "replicate_rtlm_ramp.json": "RT-LM's Tables III and IV: five language models on a ramp, in simulation",
     "replicate_rtlm_texts.json": "RT-LM's orders on real texts, and Fig. 13, in simulation",

@@ -32,6 +32,7 @@ def test_lanes_side_by_side_get_right_answers(double, name, tmp_path):
     assert wrong_answers(str(tmp_path), name, 12) == []
 
 
+@pytest.mark.nightly
 def test_a_model_occupies_what_it_says_and_gives_all_of_it_back(double, tmp_path):
     *lives, after = memory_of_lives(str(tmp_path), double.driver)
     assert after == (0, 0)

@@ -293,6 +293,7 @@ def test_what_is_built_by_hand_lies_where_the_service_looks_for_it(tmp_path: Pat
     assert cache_directory({**of_unit, "HOME": "/var/lib/edgeserve"}) == cache_directory(of_wrapper)
 
 
+@pytest.mark.nightly
 def test_an_environment_that_was_changed_stays(tmp_path: Path, set_up: SetUp) -> None:
     laid = set_up(2, tmp_path)
     path = laid.root / "etc/edgeserve/environment"
@@ -486,6 +487,7 @@ def test_a_checkout_and_a_root_may_have_spaces(tmp_path: Path) -> None:
     assert listing(laid.root) == before
 
 
+@pytest.mark.nightly
 def test_a_setup_that_failed_halfway_goes_on(tmp_path: Path) -> None:
     laid = lay(BOARDS[1], tmp_path)
     before = listing(laid.root)
@@ -498,6 +500,7 @@ def test_a_setup_that_failed_halfway_goes_on(tmp_path: Path) -> None:
     assert listing(laid.root) == before
 
 
+@pytest.mark.nightly
 def test_an_uninstall_that_failed_halfway_goes_on(tmp_path: Path, set_up: SetUp) -> None:
     laid = set_up(1, tmp_path)
     change(laid.root, "var/lib/dpkg/taken", "")

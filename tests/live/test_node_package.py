@@ -91,6 +91,7 @@ def test_a_server_with_a_list_of_keys_lets_in_a_client_with_its_own(tmp_path):
     not os.path.exists(os.path.join(PACKAGE, "node_modules", ".bin", "tsc")),
     reason="the TypeScript compiler is not installed: run 'make clients'",
 )
+@pytest.mark.nightly
 def test_the_declarations_compile():
     done = subprocess.run(
         [

@@ -10,6 +10,7 @@ import threading
 
 import live_functions
 import pytest
+from for_each import each_time
 from http_front import FrontThread
 from serving import function, served, wait_until
 
@@ -95,7 +96,7 @@ def test_a_client_that_goes_in_the_silence_cancels_its_request(front, server, pa
     wait_until(lambda: server.stats()["apps"]["chat"]["outcomes"]["cancelled"] == before + 1)
 
 
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("path", each_time(PATHS, next(iter(PATHS))))  # each waits for the server
 def test_a_server_that_is_not_there_is_a_status(path):
     app = {"model": "chat", "slo": "20s", "inputs": {"messages": {"dtype": "text"}}}
     tables = {"model": {"chat": function("chat", "example_chat", "http_functions")}, "app": {"chat": app}}

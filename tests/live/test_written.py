@@ -165,6 +165,7 @@ def kept_all(record):
     return len(begun), sum(bool(end.cut) for end in ends.values())
 
 
+@pytest.mark.nightly
 def test_no_request_that_wrote_ends_without_it_at_any_load(model, tmp_path):
     record = str(tmp_path / "run.jsonl")
     counts = Counter()

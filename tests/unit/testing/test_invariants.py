@@ -113,7 +113,7 @@ DISORDER = {
         set_to(w.stream["voice", "v"], "active", SimpleNamespace(ended=True, running=0))
     ),
     "a waiting request is open": lambda w: w.stream["voice", "v"].held.append(w.requests[4]),
-    "requests wait for nobody": lambda w: set_to(w.stream["voice", "v"], "active", None),
+    "requests wait without an active one": lambda w: set_to(w.stream["voice", "v"], "active", None),
     # probes
     "are retained while draining": lambda w: (
         w.retained.update({w.job_of(4).seq: w.job_of(4)}),
