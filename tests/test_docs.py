@@ -265,8 +265,8 @@ def save_files_of(path, place):
 
 LONG = (
     "docs/start/robot.md",
-    *(f"docs/guide/{page}.md" for page in ("simulate", "write-a-policy", "write-a-front", "write-a-command")),
-    *(f"docs/guide/{page}.md" for page in ("asynchronous-engines", "http", "mqtt", "openai")),
+    *(f"docs/guide/write-a-{what}.md" for what in ("policy", "front", "command", "tap")),
+    *(f"docs/guide/{page}.md" for page in ("simulate", "asynchronous-engines", "http", "mqtt", "openai")),
 )
 """Pages whose examples take so long that they are nightly."""
 
