@@ -34,7 +34,7 @@ from edgeserve.engines.image import BORDER, ImageForm, inside, resized
 from edgeserve.errors import BadInput, Dropped, EdgeServeError, Rejected
 from edgeserve.front import STREAMS, app_for, of_any
 from edgeserve.front.images import PictureForm, form_of, in_form
-from edgeserve.fronts.detections import Box, named_boxes, rows_of
+from edgeserve.fronts.detections import Box, boxes_of
 
 NEWEST_WINS = "newest_wins"
 BOXES_MAX = 100
@@ -154,17 +154,9 @@ class Detector:
         """The boxes in an answer, in pixels of a frame of that size. Raises :class:`BadInput`."""
         size = self._network(height, width)
         rows, columns, top, left = inside(ImageForm(size=size, border=self._border), (height, width))
-        if not self._form and "boxes" in outputs:
-            boxes = named_boxes(outputs, self._score_min)
-            if not (self._image is not None and self._image.height > 0):
-                return [self._named(box) for box in boxes]  # the app had the frame itself
-        else:
-            table = rows_of(outputs, self._form or "yolo", size[0], size[1], self._score_min, BOXES_MAX)
-            boxes = [
-                Box((x1 + x2) / 2 * size[1], (y1 + y2) / 2 * size[0], (x2 - x1) * size[1], (y2 - y1) * size[0],
-                    str(int(kind)), score)
-                for kind, score, y1, x1, y2, x2 in table.tolist() if score > 0
-            ]  # fmt: skip
+        boxes = boxes_of(outputs, self._form, size[0], size[1], self._score_min, BOXES_MAX)
+        if not self._form and "boxes" in outputs and not (self._image is not None and self._image.height > 0):
+            return [self._named(box) for box in boxes]  # the app had the frame itself
         across, down = width / columns, height / rows
         return [
             self._named(Box((x - left) * across, (y - top) * down, box_width * across, box_height * down, label, score))

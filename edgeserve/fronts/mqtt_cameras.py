@@ -13,7 +13,7 @@ from edgeserve.client import AsyncClient
 from edgeserve.errors import EdgeServeError
 from edgeserve.front import ServedApp, Troubles
 from edgeserve.front.images import decode_file
-from edgeserve.fronts.detections import rows_of
+from edgeserve.fronts.detections import Box, boxes_of
 from edgeserve.fronts.mqtt_inbox import PAYLOAD_BYTES_MAX, Arrived, check_size
 from edgeserve.fronts.mqtt_settings import ANY, Mqtt
 
@@ -73,13 +73,16 @@ class Cameras:
         answer = await self._client.infer(app.name, {app.input: array}, origin=f"camera:{camera}", **options)
         shape = array.shape
         height, width = (shape[-3], shape[-2]) if shape[-1] in (1, 3) else (shape[-2], shape[-1])
-        rows = rows_of(answer.outputs, self._options.form, height, width, self._options.score_min, DETECTIONS_MAX)
-        return [self._told_of(row) for row in rows if row[1] > 0]
+        found = boxes_of(answer.outputs, self._options.form, height, width, self._options.score_min, DETECTIONS_MAX)
+        return [self._told_of(box, height, width) for box in found]
 
-    def _told_of(self, row: Any) -> Dict[str, Any]:
-        number, labels = int(row[0]), self._options.labels
-        label = labels[number] if number < len(labels) else str(number)
-        return {"label": label, "score": round(float(row[1]), 3), "box": [round(float(side), 4) for side in row[2:]]}
+    def _told_of(self, box: Box, height: int, width: int) -> Dict[str, Any]:
+        labels = self._options.labels
+        label = labels[int(box.label)] if box.label.isdecimal() and int(box.label) < len(labels) else box.label
+        top, bottom = (box.y - box.height / 2) / height, (box.y + box.height / 2) / height
+        left, right = (box.x - box.width / 2) / width, (box.x + box.width / 2) / width
+        sides = [round(min(1.0, max(0.0, side)), 4) for side in (top, left, bottom, right)]
+        return {"label": label, "score": round(box.score, 3), "box": sides}
 
     async def _show(self, broker: aiomqtt.Client, camera: str, found: List[Dict[str, Any]]) -> None:
         labels = Counter(each["label"] for each in found)

@@ -76,7 +76,7 @@ class Mqtt(FrontSettings):
     publish: Tuple[str, ...] = entry(tuple_of(topic_filter), ())  # filters of the topics that answers may publish to
     cameras: Dict[str, str] = entry(table_of(topic_filter), factory=dict)  # camera -> the topic of its pictures
     detect: str = entry(string, "")  # the app that looks at them
-    form: str = entry(one_of(*FORMS), "yolo")  # how it answers
+    form: str = entry(one_of("", *FORMS), "")  # how it answers; "" = outputs boxes and scores, else yolo
     score_min: float = entry(number(0.0, 1.0), 0.4)  # the least score of a box
     labels_file: str = entry(string, "")  # names of the classes, a line each
     watch: Tuple[str, ...] = entry(tuple_of(string), ())  # labels with a sensor of their own; empty: one for any

@@ -44,14 +44,19 @@ def detect(inputs):
     if image[0, 0, 0] > 100:
         rows[0] = [24, 16, 16, 16, 0, 0, 0.9, 0, 0]
     return {"output0": rows.T}
+def named(inputs):
+    found = int(inputs["image"][0, 0, 0] > 100)
+    return {"boxes": np.float64([[16, 8, 32, 24]])[:found], "scores": np.float64([0.9])[:found], "classes": [2][:found]}
 def example_double(): return {"x": np.zeros(2, np.float32)}
 def example_intents(): return {"said": "turn on kitchen"}
 def example_detect(): return {"image": np.zeros((32, 48, 3), np.uint8)}
+example_named = example_detect
 """
 INPUTS = {
     "double": {"x": {"dtype": "float32", "shape": [2]}},
     "intents": {"said": {"dtype": "text"}},
     "detect": {"image": {"dtype": "uint8", "shape": [32, 48, 3]}},
+    "named": {"image": {"dtype": "uint8", "shape": [32, 48, 3]}},
 }
 
 
@@ -260,7 +265,8 @@ def test_a_light_is_switched_by_a_sentence(runtime, port):
     live(runtime, port, story, **ASK)
 
 
-def test_a_camera_becomes_sensors_and_events(runtime, port, tmp_path):
+@pytest.mark.parametrize("app", ["detect", "named"])
+def test_a_camera_becomes_sensors_and_events(runtime, port, tmp_path, app):
     async def story(home, front):
         sensor = json.loads(await home.until("homeassistant/binary_sensor/edgeserve_cellar/camera_door_person/config"))
         assert sensor["device_class"] == "occupancy"
@@ -284,7 +290,7 @@ def test_a_camera_becomes_sensors_and_events(runtime, port, tmp_path):
     cameras = {"door": "cameras/door"}
     labels = tmp_path / "labels.txt"
     labels.write_text("bicycle\ncar\nperson\n")
-    live(runtime, port, story, cameras=cameras, detect="detect", labels_file=str(labels), watch=("person",))
+    live(runtime, port, story, cameras=cameras, detect=app, labels_file=str(labels), watch=("person",))
 
 
 def test_a_reload_is_asked_for_only_where_it_is_allowed(runtime, port):
