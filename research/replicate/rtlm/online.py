@@ -75,6 +75,7 @@ def _decision_ms(kind: str, waiting: int) -> float:
                 }
             },
             "policy": {"chat": {"kind": kind, **OPTIONS.get(kind, {})}},
+            "server": {"pending_max": 10_000},
             "app": {"chat": {"model": "chat", "slo": "600s", "on_late": "answer", "pending_max": 10_000}},
         }
     )

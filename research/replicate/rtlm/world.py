@@ -141,6 +141,7 @@ def scenario_of(system: System, case: Case) -> Dict[str, Any]:
         "lane": {"gpu0": {"device": "gpu"}},
         "model": {"chat": {"engine": "synthetic", "batch": list(range(1, largest + 1))}},
         "policy": {"chat": {"kind": system.kind, **options_of(system, lm, case), "trials": False}},
+        "server": {"pending_max": 1_000_000},
         "app": {"chat": {"model": "chat", "slo": "600s", "on_late": "answer", "pending_max": 1_000_000}},
         "truth": {"chat": truth},
         "run": {"duration": f"{case.seconds * len(loads)}s"},

@@ -157,6 +157,7 @@ def scenario_of(
             for model, time in zip(models, times_ms)
         },
         "policy": {"ensemble": {"kind": system.kind, "trials": False, **system.options}},
+        "server": {"pending_max": 100_000},
         "app": {
             "query": {
                 "policy": "ensemble",
