@@ -129,6 +129,7 @@ def table_of(plan: Plan, lanes: Dict[str, int], kind: str, options: Dict[str, An
             for module, size in plan.sizes.items()
         },
         "policy": {"p": {"kind": kind, **options}},
+        "server": {"pending_max": 1_000_000},
         "app": {
             plan.name: {
                 "slo": f"{plan.slo_ms}ms",

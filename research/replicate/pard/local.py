@@ -132,6 +132,7 @@ def table_of(pipeline: str, kind: str, options: Mapping[str, Any], limits: Seque
         "lane": {"gpu0": {"hang": "600s"}},
         "model": models,
         "policy": {"p": {"kind": kind, **options}},
+        "server": {"pending_max": 1_000_000},
         "app": {
             pipeline: {"slo": f"{slo_ms}ms", "pending_max": 1_000_000, "node": [{"name": name} for name in models]}
         },

@@ -181,6 +181,7 @@ def table_of(case: Case) -> Dict[str, Any]:
         "lane": {name: {"hang": "600s"} for names in lanes.values() for name in names},
         "model": models,
         "policy": {"p": {"kind": case.kind, **({} if local else {"plan": 0.0}), **case.options}},
+        "server": {"pending_max": 1_000_000},
         "app": {"da": {"slo": f"{case.slo_ms}ms", "pending_max": 1_000_000, "node": nodes}},
     }
 

@@ -232,6 +232,7 @@ def table_of(pipeline: Pipeline, kind: str, options: Mapping[str, Any]) -> Dict[
         "lane": lanes,
         "model": models,
         "policy": {"p": {"kind": kind, **options}},
+        "server": {"pending_max": 1_000_000},
         "app": {"app": {"slo": f"{pipeline.slo_ms}ms", "pending_max": 1_000_000, "node": nodes}},
     }
 
