@@ -148,7 +148,7 @@ def _app(name: str, section: Mapping[str, Any], directory: str = ".") -> AppConf
     rest = {key: value for key, value in section.items() if key not in ("node", "inputs", "model")}
     if ("node" in section) == ("model" in section):
         read_table(AppConfig, rest, where, APP_KEYS, name=name, nodes=())  # names a misspelt key first
-        raise ConfigError(f"{where} needs either model = '...' (one node) or [[app.{name}.node]] tables")
+        raise ConfigError(f"{where} needs either model = '...' or node = [...], which are [[app.{name}.node]] tables")
     if "model" in section:
         model = string(section["model"], f"{where} model")
         nodes: Tuple[NodeConfig, ...] = (NodeConfig(name=model, model=model),)

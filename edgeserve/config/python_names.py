@@ -17,8 +17,6 @@ PLURALS["policy"] = "policies"
 KEYS = {"priority_class": "class"}
 """Arguments whose key in a file is a keyword of Python."""
 
-_NODES = re.compile(r"model = '\.\.\.' \(one node\) or \[\[app\..+?\.node\]\] tables")
-
 _TABLE = re.compile(
     rf"\[\[?({'|'.join(PLURALS)}|server)(?:\.(.+?))??"
     r"(?:\.(node|inputs|predict|expected|variants|options|ensemble))?\]\]?(?= |:|\.|,|;|$)"
@@ -48,7 +46,7 @@ def in_python(text: str) -> str:
     ``apps['focus'] slo``, and that of all models, ``[model.*] expected``, ``models[...] expected``."""
     for argument, key in KEYS.items():
         text = re.sub(rf"(\[app\.[^\]]+\] (?:has no key .*[' ])?){key}\b", rf"\1{argument}", text)
-    return _TABLE.sub(_argument, _NODES.sub("the name of its model or nodes: App('m'), App('m', Node('n'))", text))
+    return _TABLE.sub(_argument, text)
 
 
 def as_given(source: str, text: str) -> str:

@@ -70,11 +70,15 @@ def named_boxes(outputs: Mapping[str, Any], score_min: float) -> List[Box]:
     ]
 
 
+def has_named_boxes(outputs: Mapping[str, Any], form: str) -> bool:
+    """True if an answer is read by the names of its outputs: no ``form`` is given, and it has ``boxes``."""
+    return not form and "boxes" in outputs
+
+
 def boxes_of(outputs: Mapping[str, Any], form: str, height: int, width: int, score_min: float, count: int) -> List[Box]:
-    """The boxes in an answer, the best ``count``, in pixels of the network's image: as :func:`named_boxes` where no
-    ``form`` is given and the answer has ``boxes``, else as :func:`rows_of`, of form ``yolo`` where none is given.
-    Raises :class:`BadInput`."""
-    if not form and "boxes" in outputs:
+    """The boxes in an answer, the best ``count``, in pixels of the network's image: as :func:`named_boxes`, or as
+    :func:`rows_of`, of form ``yolo`` where none is given. Raises :class:`BadInput`."""
+    if has_named_boxes(outputs, form):
         boxes = named_boxes(outputs, score_min)
         return boxes if len(boxes) <= count else sorted(boxes, key=lambda box: -box.score)[:count]
     return [

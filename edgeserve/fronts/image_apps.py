@@ -34,7 +34,7 @@ from edgeserve.engines.image import BORDER, ImageForm, inside, resized
 from edgeserve.errors import BadInput, Dropped, EdgeServeError, Rejected
 from edgeserve.front import STREAMS, app_for, of_any
 from edgeserve.front.images import PictureForm, form_of, in_form
-from edgeserve.fronts.detections import Box, boxes_of
+from edgeserve.fronts.detections import Box, boxes_of, has_named_boxes
 
 NEWEST_WINS = "newest_wins"
 BOXES_MAX = 100
@@ -155,7 +155,8 @@ class Detector:
         size = self._network(height, width)
         rows, columns, top, left = inside(ImageForm(size=size, border=self._border), (height, width))
         boxes = boxes_of(outputs, self._form, size[0], size[1], self._score_min, BOXES_MAX)
-        if not self._form and "boxes" in outputs and not (self._image is not None and self._image.height > 0):
+        is_sized = self._image is not None and self._image.height > 0
+        if has_named_boxes(outputs, self._form) and not is_sized:
             return [self._named(box) for box in boxes]  # the app had the frame itself
         across, down = width / columns, height / rows
         return [

@@ -304,7 +304,7 @@ def test_a_file_is_written_as_it_was_read(text: str) -> None:
             r"apps\['cam'\] priority_class = 'urgent': expected one of 'critical'",
         ),
         ({"apps": {"cam": App("n")}}, r"apps\['cam'\] model = 'n' does not exist"),
-        ({"apps": {"cam": App()}}, r"apps\['cam'\] needs either the name of its model or nodes: App\('m'\), App\("),
+        ({"apps": {"cam": App()}}, r"apps\['cam'\] needs either model = '...' or node = \[...\], which"),
         ({"apps": {"cam": App(nodes=["m"], slo="1s")}}, r"apps\['cam'\] has no key 'nodes'; did you mean 'node'"),
         ({"apps": {"cam": App(Node("a", fan=True))}}, r"apps\['cam'\] node number 1 has no key 'fan'"),
         ({"apps": {"cam": App("m", klass="normal")}}, r"\['cam'\] has no key 'klass'; did you mean 'priority_class'"),
