@@ -38,7 +38,7 @@ COLOURS = ((255, 64, 64), (64, 200, 64), (64, 128, 255), (255, 200, 0), (220, 80
 
 HTML = """<!doctype html><html lang="en"><meta charset="utf-8"><title>EdgeServe: camera</title>
 <meta name="viewport" content="width=device-width"><body style="margin:0;background:#111">
-<img src="/stream" alt="the camera's newest frame with its boxes" style="width:100%;height:100vh;object-fit:contain">
+<img src="stream" alt="the camera's newest frame with its boxes" style="width:100%;height:100vh;object-fit:contain">
 """
 
 POLICY = "default-src 'none'; img-src 'self'; style-src 'unsafe-inline'; frame-ancestors 'none'"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import http.client
 import io
 import json
@@ -15,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from image_server import image_server
+from prefix_proxy import PREFIX, addresses, proxied
 from rtsp_camera import RtspCamera, packets_of
 from serving import status_of
 
@@ -90,7 +92,12 @@ def test_the_page_shows_the_newest_frame_with_its_boxes(page):
     from PIL import Image
 
     for path in ("/", "/?from=here"):
-        assert b'src="/stream"' in get(page, path).read()
+        assert get(page, path).status == 200
+    with proxied(page) as proxy:  # which has it below a prefix
+        start = f"http://{proxy}{PREFIX}"
+        (address,) = addresses(get(proxy, PREFIX).read().decode(), start)
+        with contextlib.closing(get(proxy, address[len(f"http://{proxy}") :])) as stream:
+            assert stream.status == 200 and stream.readline().startswith(b"--frame")
     answer = get(page, "/frame.jpg")
     assert answer.getheader("Content-Type") == "image/jpeg"
     pixels = np.asarray(Image.open(io.BytesIO(answer.read())).convert("RGB")).astype(int)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import http.server
 import json
@@ -14,6 +15,7 @@ from typing import Any, Dict, Iterator, List, Tuple
 import numpy as np
 import pytest
 from http_front import FrontThread
+from prefix_proxy import PREFIX, addresses, proxied
 from serving import served, wait_until
 
 from edgeserve.fronts.http import page_routes
@@ -71,14 +73,37 @@ def test_the_files_are_served_and_fit_each_other(front):
     assert "default-src 'none'" in policy and "unsafe" not in policy and "http" not in policy
     text = page.decode()
     assert not re.search(r"<script(?![^>]*\bsrc=)|<style| style=| on[a-z]+=", text), "the policy refuses inline code"
-    for path in re.findall(r'(?:src|href)="(/[^"]+)"', text) + ["/page/try.js"]:
-        assert front.ask_raw("GET", path)[0] == 200, path
     scripts = "".join(path.read_text() for path in PAGE.glob("*.js"))
     assert "innerHTML" not in scripts and "http:" not in scripts.replace("http://www.w3.org/2000/svg", "")
     wanted = set(re.findall(r'byId\("([^"]+)"\)', scripts))
     assert wanted <= set(re.findall(r'id="([^"]+)"', text))
     rules = (PAGE / "page.css").read_text()
     assert set(re.findall(r"var\((--[a-z]+)\)", rules + scripts)) <= set(re.findall(r"(--[a-z]+):", rules))
+
+
+def test_below_a_proxys_prefix_everything_is_found(front):
+    with proxied(front.http) as place:
+
+        def get(address: str) -> Tuple[int, str]:
+            assert address.startswith(f"http://{place}{PREFIX}"), f"{address} is outside of the proxy's prefix"
+            with contextlib.closing(http.client.HTTPConnection(place, timeout=20)) as connection:
+                connection.request("GET", address[len(f"http://{place}") :], headers={"Sec-Fetch-Site": "same-origin"})
+                response = connection.getresponse()
+                is_stream = "event-stream" in (response.getheader("content-type") or "")
+                return response.status, (response.readline() if is_stream else response.read()).decode()
+
+        start = f"http://{place}{PREFIX}"
+        files, asked = [start], []
+        for file in files:
+            status, text = get(file)
+            assert status == 200, file
+            for address in addresses(text, start, file):
+                kept = files if address.endswith(".js") else asked
+                kept += [address] if address not in kept else []
+        assert len(files) == 3 and len(asked) == 6
+        told = {address[len(start) :]: get(address)[0] for address in asked}
+        assert [told.pop(name) for name in ("page/page.css", "page/stream", "page/apps")] == [200] * 3
+        assert set(told) == {"page/story/", "v2/models/", "v1/chat/completions"}  # and the rest a request puts together
 
 
 def luminance(colour: str) -> float:

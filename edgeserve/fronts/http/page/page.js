@@ -1,5 +1,5 @@
 // The page of a server: figures from one stream of server-sent events, drawn without any library.
-import { openTry } from "/page/try.js";
+import { openTry } from "./try.js";
 
 export const byId = (id) => document.getElementById(id);
 const MINUTE = 60;
@@ -99,7 +99,7 @@ async function follow() {
   if (stream) return;
   const mine = stream = new AbortController();
   try {
-    const response = await ask("/page/stream", { signal: mine.signal });
+    const response = await ask("page/stream", { signal: mine.signal });
     if (!response.ok) throw new Error((await response.json()).error);
     forget(); // the stream begins with all that its front knows
     for await (const [name, data] of events(response)) take(name, JSON.parse(data));
@@ -338,7 +338,7 @@ export async function openStory(id, others = []) {
   byId("story-bar").replaceChildren(...(request ? [partsBar(partsOf(request))] : []));
   byId("story-lines").replaceChildren(element("li", {}, "asking …"));
   if (!dialog.open) dialog.showModal();
-  const answer = await ask(`/page/story/${id}`), said = await answer.json();
+  const answer = await ask(`page/story/${id}`), said = await answer.json();
   const lines = answer.ok ? said.story : [said.error];
   byId("story-lines").replaceChildren(...(lines.length ? lines : ["The server remembers open requests and the last that ended; not this one."]).map((line) => element("li", {}, line)));
   const rest = others.filter((other) => other !== id).slice(0, 15);

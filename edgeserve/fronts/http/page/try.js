@@ -1,5 +1,5 @@
 // "Try it": a form for an app's inputs, as it declares them. Sent as a form, or as a conversation whose answer streams.
-import { ask, byId, element, events, ms, openStory, partsBar } from "/page/page.js";
+import { ask, byId, element, events, ms, openStory, partsBar } from "./page.js";
 
 const RATE = 16000, SOUND_MIN = 400, SHOWN = 24;
 let name = "";
@@ -10,7 +10,7 @@ export async function openTry(app) {
   byId("try-answer").replaceChildren();
   byId("try-form").replaceChildren(element("p", {}, "asking …"));
   byId("try").showModal();
-  const answer = await ask("/page/apps"), about = (await answer.json())[app];
+  const answer = await ask("page/apps"), about = (await answer.json())[app];
   if (!about) return;
   const fields = about.chat ? [chatField()] : Object.entries(about.inputs).filter(([, input]) => !input.optional).map(([key, input]) => field(key, input));
   if (about.needs_stream) fields.push(streamField());
@@ -66,7 +66,7 @@ async function infer(inputs) {
     else form.set(entry.name, JSON.stringify([...(isBytes(input) ? new Uint8Array(await entry.files[0].arrayBuffer()) : await sound(entry.files[0], input))]));
   }
   say(element("p", {}, "running …"));
-  const response = await ask(`/v2/models/${encodeURIComponent(name)}/infer`, { method: "POST", body: form }), answer = await response.json();
+  const response = await ask(`v2/models/${encodeURIComponent(name)}/infer`, { method: "POST", body: form }), answer = await response.json();
   if (!response.ok) return say(...refusal(answer));
   const about = answer.parameters || {}, parts = {};
   for (const part of ["queue", "load", "batch", "execute", "other"]) parts[part] = about[`${part}_ms`] || (about.breakdown_ms || {})[part] || 0;
@@ -94,7 +94,7 @@ async function sound(file, input) {
 async function chat() {
   const message = byId("try-form").elements.message.value, text = element("pre", { tabindex: 0 });
   say(text);
-  const response = await ask("/v1/chat/completions", { method: "POST", headers: { "content-type": "application/json" },
+  const response = await ask("v1/chat/completions", { method: "POST", headers: { "content-type": "application/json" },
     body: JSON.stringify({ model: name, stream: true, messages: [{ role: "user", content: message }] }) });
   if (!response.ok) return say(...refusal(await response.json()));
   for await (const [, data] of events(response)) {
