@@ -436,13 +436,14 @@ def answer_of(
     chances: Optional[Sequence[Mapping[str, Any]]] = None,
 ) -> Dict[str, Any]:
     """The outputs of a finished item; ``tool_calls``, as JSON text, where it calls functions, and ``logprobs`` where it
-    asked for them. So many of the prompt's tokens were in memory before it began: ``cached_tokens``."""
+    asked for them. So many of the prompt's tokens were in memory before it began: ``cached_tokens``. One that was cut
+    says so also where it calls functions: another call may be missing, or a part of the last."""
     return {
         **told_chances(chances),
         **({"tool_calls": json.dumps(calls, ensure_ascii=False)} if calls else {}),
         "text": text,
         "tokens": np.array(tokens, np.int32),
-        "finish_reason": "tool_calls" if calls else finish_reason,
+        "finish_reason": "tool_calls" if calls and finish_reason != "length" else finish_reason,
         "prompt_tokens": prompt_tokens,
         "completion_tokens": completion_tokens,
         "cached_tokens": cached_tokens,

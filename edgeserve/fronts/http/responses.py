@@ -187,13 +187,16 @@ class Response:
         text, usage = text_of(outputs), usage_of(outputs)
         calls = self._calls(outputs)
         items = [self._message(text, "completed")] if text or not calls or self._has_message else []
+        items += calls
         is_cut = finish_of(outputs) == "length"
+        if is_cut:
+            items[-1]["status"] = "incomplete"
         cached = usage.get("prompt_tokens_details", {}).get("cached_tokens", 0)
         about = {"late": answer.late, **({"reason": answer.reason} if answer.reason else {})}
         return {
             **self._response("incomplete" if is_cut else "completed"),
             "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
-            "output": [*items, *calls],
+            "output": items,
             "usage": {
                 "input_tokens": usage["prompt_tokens"],
                 "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": 0},
@@ -210,18 +213,17 @@ class Response:
 
     def last(self, answer: Answer) -> List[Dict[str, Any]]:
         """The events that end the response: what of the text no piece had, the calls, the whole."""
-        text, calls = text_of(answer.outputs), self._calls(answer.outputs)
-        rest = rest_of(text, self._text)
-        events = self._said(rest) if rest or not calls else self._begun()
-        place = 0
+        rest = rest_of(text_of(answer.outputs), self._text)
+        events = self._said(rest) if rest or not calls_of(answer.outputs) else self._begun()
+        whole = self.whole(answer)
+        items = whole["output"]
         if self._has_message:
             said = {"item_id": self._message_id, "output_index": 0, "content_index": 0}
             events.append(self._event("response.output_text.done", text=self._text, logprobs=[], **said))
             events.append(self._event("response.content_part.done", part=self._part(self._text), **said))
-            message = self._message(self._text, "completed")
+            message = self._message(self._text, items[0]["status"])
             events.append(self._event("response.output_item.done", output_index=0, item=message))
-            place = 1
-        for index, call in enumerate(calls, place):
+        for index, call in list(enumerate(items))[self._has_message :]:
             begun = {**call, "arguments": "", "status": "in_progress"}
             about = {"item_id": call["id"], "output_index": index}
             done, arguments = "response.function_call_arguments.done", call["arguments"]
@@ -231,7 +233,6 @@ class Response:
                 self._event(done, arguments=arguments, name=call["name"], **about),
                 self._event("response.output_item.done", output_index=index, item=call),
             ]
-        whole = self.whole(answer)
         return [*events, self._event(f"response.{whole['status']}", response=whole)]
 
     def failed(self, error: Mapping[str, Any]) -> Dict[str, Any]:

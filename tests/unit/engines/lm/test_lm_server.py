@@ -179,6 +179,7 @@ def test_an_end_that_comes_alone_is_an_end_and_so_is_a_call(server):
     (called,) = run(session, [{"prompt": "odd", "max_tokens": 2}], steps_max=8)
     assert called.steps == 2, "a piece of a call is a step"
     assert json.loads(called.outputs["tool_calls"]) == [{"name": "light", "arguments": "{}"}]
+    assert called.outputs["finish_reason"] == "length", "the server says that it was cut: another call may be missing"
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,10 @@ import json
 
 import pytest
 
+from edgeserve.answers import Answer
 from edgeserve.fronts.http.chat import BadField, read_request
 from edgeserve.fronts.http.ollama import chat_body, generate_body
-from edgeserve.fronts.http.responses import read_response
+from edgeserve.fronts.http.responses import Response, read_response
 
 INPUTS = {"messages": {"dtype": "text", "shape": []}}
 
@@ -52,6 +53,20 @@ def test_calls_that_follow_each_other_are_of_one_message():
     assert [each["id"] for each in message["tool_calls"]] == ["a", "b"]
     told = read_response({"model": "m", "input": [{**call, "call_id": None}]}, INPUTS)
     assert json.loads(told.asks[0]["messages"])[0]["tool_calls"][0]["id"] == ""
+
+
+@pytest.mark.parametrize("finish", ["stop", "length"])
+@pytest.mark.parametrize("calls", [[], [{"name": "f", "arguments": "{}"}]])
+@pytest.mark.parametrize("pieces", [[], ["so ", "far"]])
+def test_what_a_cut_response_was_writing_is_incomplete(finish, calls, pieces):
+    outputs = {"text": "".join(pieces), "tool_calls": json.dumps(calls), "finish_reason": finish}
+    response = Response("1", 0, {"model": "m"})
+    events = [event for piece in pieces for event in response.piece({"text": piece})] + response.last(Answer(outputs))
+    done = [event["item"] for event in events if event["type"] == "response.output_item.done"]
+    status = "incomplete" if finish == "length" else "completed"
+    assert [each["status"] for each in done] == ["completed"] * (len(done) - 1) + [status]
+    assert events[-1]["type"] == f"response.{status}" and events[-1]["response"]["output"] == done
+    assert len(done) == max(1, bool(pieces) + len(calls))
 
 
 def test_a_raw_prompt_of_ollama_may_have_an_empty_system():

@@ -250,6 +250,111 @@ def test_ollamas_lines_end_with_what_was_written():
     assert last["eval_count"] == 1
 
 
+HELLO = [{"role": "user", "content": "hello"}]
+WAYS = {
+    "/v1/chat/completions": {"messages": HELLO, "stream": True},
+    "/v1/completions": {"prompt": "hello", "stream": True},
+    "/v1/responses": {"input": "hello", "stream": True},
+    "/api/chat": {"messages": HELLO},
+    "/api/generate": {"prompt": "hello"},
+    "grpc": {},
+}
+"""Path of a stream -> what is asked there."""
+
+
+class Broken(Scripted):
+    """A server whose one app brings two pieces, and then this error."""
+
+    def __init__(self, error):
+        word = {key: TOKEN[key] for key in ("text", "tokens")}
+        super().__init__([[word, word, error]])
+
+    async def apps(self):
+        text = {"dtype": "text", "shape": [], "optional": True}
+        inputs = {"messages": text, "prompt": text}
+        return {"m": {"inputs": inputs, "outputs": {}, "output_types": {}, "pieces": True}}
+
+    async def app(self, name, version=""):
+        return (await self.apps())[name]
+
+    def stream(self, app, inputs, options, origin):
+        return self._come(self.choices[0])
+
+
+def stream_of(way, backend):
+    """The objects of a stream over HTTP, and whether its body was ended."""
+    pytest.importorskip("starlette", reason="starlette is not installed: there is no HTTP front")
+    from edgeserve.fronts.http.asgi import Bounds, Site
+    from edgeserve.fronts.http.chat_routes import ChatRoutes
+    from edgeserve.fronts.http.ollama_routes import OllamaRoutes
+
+    sent, body = [], [{"type": "http.request", "body": json.dumps({"model": "m", **WAYS[way]}).encode()}]
+
+    async def send(message):
+        sent.append(message)
+
+    async def receive():
+        return body.pop() if body else await asyncio.Event().wait()
+
+    site = Site(backend, Bounds(HttpConfig(), Places(10**9), None), Tokens())
+    routes = [*ChatRoutes(site, lambda: 0.0).routes(), *OllamaRoutes(site, lambda: 0.0).routes()]
+    endpoint = next(route.endpoint for route in routes if route.path == way)
+    scope = {"method": "POST", "path": way, "headers": [], "client": ("::1", 1)}
+    asyncio.run(asyncio.wait_for(endpoint(scope, receive, send), 30))
+    lines = b"".join(message.get("body", b"") for message in sent).decode().splitlines()
+    told = [line[6:] if line.startswith("data: ") else line for line in lines]
+    assert sent[0]["status"] == 200
+    return [json.loads(line) for line in told if line.startswith("{")], not sent[-1].get("more_body", False)
+
+
+def replies_of(backend):
+    """The messages of a stream over gRPC, of which none is the last one of an answer where it has an error."""
+    pytest.importorskip("grpc", reason="pip install -e '.[grpc]'")
+    import grpc
+
+    from edgeserve.front import Held
+    from edgeserve.fronts.http.admission import AtOnce
+    from edgeserve.fronts.http.grpc_messages import KINDS
+    from edgeserve.fronts.http.grpc_service import InferStream
+    from edgeserve.fronts.http.kserve import OpenInference
+
+    asked = KINDS["ModelInferRequest"](model_name="m", id="1")
+    asked.inputs.add(name="prompt", datatype="BYTES", shape=[1]).contents.bytes_contents.append(b"hello")
+    coming, written = [asked.SerializeToString(), grpc.aio.EOF], []
+
+    async def read():
+        return coming.pop(0)
+
+    async def write(packed):
+        written.append(KINDS["ModelStreamInferResponse"].FromString(packed))
+
+    stream = InferStream(OpenInference(backend).stream, "", Held(Places(10**9), "a"), 10**9, AtOnce(10**6))
+    asyncio.run(asyncio.wait_for(stream.run(read, write), 30))
+    return written
+
+
+def looks_whole(way, last):
+    """True if a client takes the stream that ends with this object for a whole answer."""
+    if "error" in last or last.get("type") == "error":
+        return False
+    ends = {"/v1/responses": last.get("type"), "/api/chat": last.get("done_reason"), "/api/generate": last.get("done_reason")}
+    return ends[way] in ("response.completed", "stop") if way in ends else last["choices"][0]["finish_reason"] == "stop"
+
+
+@pytest.mark.parametrize("error", [*ERRORS, RuntimeError("a fault")], ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("way", WAYS)
+def test_no_stream_that_breaks_looks_whole(way, error):
+    """It ends with an error, as one that was cut, or with its connection; the same stream without the error is whole."""
+    if way == "grpc":
+        assert [bool(reply.error_message) for reply in replies_of(Broken(error))] == [False, False, True]
+        assert not any(reply.error_message for reply in replies_of(Broken(Answer({"text": "word word "}))))
+        return
+    told, is_ended = stream_of(way, Broken(error))
+    assert len(told) > 2 and not looks_whole(way, told[-1]) if is_ended else isinstance(error, RuntimeError)
+    told, is_ended = stream_of(way, Broken(WHOLE))
+    assert is_ended and looks_whole(way, told[-1])
+
+
 @pytest.mark.parametrize("stuck", ["http.response.start", "http.response.body"])
 @pytest.mark.parametrize("by", ["answer", "start"])
 def test_an_answer_that_nobody_reads_ends(by, stuck):
