@@ -42,6 +42,9 @@ TEST_STEP = 8
 DAMAGED_MAX = 30
 """Damaged pictures in a row, a second of a usual camera, after which the source is opened again."""
 
+LINES_MAX = 10_000
+"""Times in a row that a live source is read on where its demuxer finds no packet: a megabyte of a picture's lines."""
+
 NS_PER_S = 10**9
 
 
@@ -191,7 +194,7 @@ class PyAv:
         import av
 
         damaged, has_begun = 0, False
-        for packet in container.demux(video=0):
+        for packet in self._packets(container):
             frames, error = [], "it could not be decoded whole"
             try:
                 frames = packet.decode()
@@ -205,10 +208,33 @@ class PyAv:
             has_begun = has_begun or bool(whole)
             if damaged >= DAMAGED_MAX:
                 raise OSError(f"{damaged} pictures in a row are damaged: {error}")
-            if is_damaged and not self._has_told:
-                self._has_told = True
-                log.warning("%s: a damaged picture is left out (%s; told once)", shown(self.name), error)
+            if is_damaged:
+                self._tell_damaged(error)
             yield from whole
+
+
+    def _packets(self, container: Any) -> Iterator[Any]:
+        """The packets of the container. A live one whose demuxer finds no packet is read on from there, as a
+        ``multipart`` camera with a damaged head of a part: its demuxer passes over a line each time."""
+        import av
+
+        left = 0
+        while True:
+            try:
+                for packet in container.demux(video=0):
+                    left = LINES_MAX
+                    yield packet
+                return
+            except av.error.InvalidDataError as error:
+                left -= 1
+                if not self.is_live or left <= 0:
+                    raise
+                self._tell_damaged(str(error))
+
+    def _tell_damaged(self, error: str) -> None:
+        if not self._has_told:
+            self._has_told = True
+            log.warning("%s: a damaged picture is left out (%s; told once)", shown(self.name), shown(error))
 
 
 class GStreamer:

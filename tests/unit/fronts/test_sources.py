@@ -4,7 +4,9 @@ messages where they are missing."""
 from __future__ import annotations
 
 import contextlib
+import http.server
 import importlib.util
+import io
 import itertools
 import os
 import tempfile
@@ -237,6 +239,50 @@ def test_a_damaged_picture_of_any_codec_is_left_out_and_no_more(tmp_path, caplog
     assert damaged[len(damaged) // 2] not in numbers and numbers == sorted({*numbers})
     assert {*numbers} >= {*range(12), *range(50, 70)}  # after it some wait for the next that needs no other
     assert len([record for record in caplog.records if "damaged" in record.message]) == 1
+
+
+PARTS = {
+    "its kind is unreadable": lambda head, data: (head.replace(b"image/jpeg", b"\xff\0"), data),
+    "its head is noise": lambda head, data: (np.random.default_rng(1).bytes(80), data),
+    "it has no mark": lambda head, data: (head.replace(b"--frame", b"--fr\0me"), data),
+    "it is shorter than it says": lambda head, data: (head, data[: len(data) // 2]),
+    "it is longer than it says": lambda head, data: (head, data + data[:3000]),
+}
+"""Damage of a part of a ``multipart`` stream -> its head and its picture."""
+
+
+@needs_av
+@pytest.mark.parametrize("damage", [None, *PARTS])
+def test_a_damaged_part_of_a_multipart_stream_costs_one_frame(damage):
+    image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+
+    class Camera(http.server.BaseHTTPRequestHandler):
+        def log_message(self, *args):
+            pass
+
+        def do_GET(self):  # noqa: N802 http.server's name
+            self.send_response(200)
+            self.send_header("Content-Type", "multipart/x-mixed-replace; boundary=frame")
+            self.end_headers()
+            for number, pixels in enumerate(columns(20, 320, 240)):
+                file = io.BytesIO()
+                noise = np.random.default_rng(number).integers(0, 40, pixels.shape, np.uint8)
+                image.fromarray(np.minimum(pixels, 210) + noise).save(file, "JPEG")
+                data = file.getvalue()
+                head = b"--frame\r\nContent-Type: image/jpeg\r\nContent-Length: %d\r\n\r\n" % len(data)
+                if number == 8 and damage:
+                    head, data = PARTS[damage](head, data)
+                self.wfile.write(head + data + b"\r\n")
+            self.wfile.write(b"--frame--\r\n")
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Camera) as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        source, found = source_of(f"http://127.0.0.1:{server.server_port}/", time.monotonic, 0.0, "av"), []
+        with contextlib.suppress(SourceEnded):  # the camera ends
+            for _, pixels in source.frames(threading.Event()):
+                found.append(pixels)
+        server.shutdown()
+    assert len(found) >= 20 - bool(damage)
 
 
 def test_a_camera_whose_packets_have_no_pictures_any_more_is_opened_again(tmp_path):
