@@ -371,6 +371,42 @@ def test_a_voice_detector_says_who_speaks_ends_a_command_and_spares_the_wake_app
     talk(runtime, {**ALL, "vad": "voice"}, conversation)
 
 
+def test_a_satellite_and_home_assistant_go_through_one_round_and_another(runtime):
+    """The order of docs/guide/wyoming.md: a satellite keeps its connection, Home Assistant opens one for each service, and
+    leaves when it has what it wants."""
+
+    async def asked(port, wanted, *events):
+        async with AsyncTcpClient("127.0.0.1", port) as service:
+            for event in events:
+                await service.write_event(event.event())
+            while True:
+                event = await asyncio.wait_for(service.read_event(), 20)
+                if wanted.is_type(event.type):
+                    return wanted.from_event(event)
+
+    async def run():
+        async with fronted(runtime, ALL, wake_words=("house", "mouse")) as (_, port):
+            async with AsyncTcpClient("127.0.0.1", port) as satellite:
+                assert (await asked(port, Info, Describe())).tts
+                for said in ("turn on the light", "turn off the light"):
+                    for event in (Detect(names=["mouse"]), AudioStart(16_000, 2, 1, timestamp=5)):
+                        await satellite.write_event(event.event())
+                    for level in (0, 2000):
+                        await satellite.write_event(chunk(np.full(4000, level), timestamp=level).event())
+                    heard = await asyncio.wait_for(satellite.read_event(), 20)
+                    assert Detection.from_event(heard).name == "mouse"
+                    sound = [chunk(np.full(512, 8192), timestamp=number) for number in range(4)]
+                    text = await asked(port, Transcript, Transcribe(language="en"), start(), *sound, AudioStop())
+                    assert text.text == "2048 0.25 en"
+                    conversation = Transcript(said, language="en", context={"conversation_id": "1"})
+                    intent = await asked(port, Intent, conversation)
+                    assert intent.name == f"HassTurn{said.split()[1].title()}"
+                    assert (await asked(port, AudioChunk, Synthesize("Done."))).rate == 8000
+                    await asked(port, AudioStop, Synthesize("Done."))
+
+    asyncio.run(run())
+
+
 def test_two_satellites_at_once_are_heard_apart_and_one_that_goes_leaves_nothing(runtime):
     async def satellite(port, address, level):
         reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(address, 0))

@@ -324,6 +324,12 @@ def test_probabilities_come_once_whether_in_pieces_or_at_the_end():
         assert is_chat or [each["text_offset"] for each in found if each] == [[0], [1], [2]]
 
 
+@pytest.mark.parametrize("tokens", [[1, 2], [[1, 2], [3]]])
+def test_tokens_to_embed_are_refused_with_what_sends_texts(tokens):
+    with pytest.raises(BadInput, match="input: .*tokens are not served .*check_embedding_ctx_length=False"):
+        chat.read_texts({"model": "m", "input": tokens}, {"text": TEXT})
+
+
 def test_which_apps_embed_and_what_their_vectors_are_asked_with():
     optional = {"dtype": "int32", "shape": [], "optional": True}
     app = {"inputs": {"text": TEXT, "n": optional}, "outputs": ["embedding"]}
