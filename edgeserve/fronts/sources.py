@@ -212,7 +212,6 @@ class PyAv:
                 self._tell_damaged(error)
             yield from whole
 
-
     def _packets(self, container: Any) -> Iterator[Any]:
         """The packets of the container. A live one whose demuxer finds no packet is read on from there, as a
         ``multipart`` camera with a damaged head of a part: its demuxer passes over a line each time."""

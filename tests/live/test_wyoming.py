@@ -372,8 +372,8 @@ def test_a_voice_detector_says_who_speaks_ends_a_command_and_spares_the_wake_app
 
 
 def test_a_satellite_and_home_assistant_go_through_one_round_and_another(runtime):
-    """The order of docs/guide/wyoming.md: a satellite keeps its connection, Home Assistant opens one for each service, and
-    leaves when it has what it wants."""
+    """The order of docs/guide/wyoming.md: a satellite keeps its connection, Home Assistant opens one for each service
+    and leaves when it has what it wants."""
 
     async def asked(port, wanted, *events):
         async with AsyncTcpClient("127.0.0.1", port) as service:

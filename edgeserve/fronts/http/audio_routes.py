@@ -16,7 +16,7 @@ from starlette.routing import Route
 
 from edgeserve.answers import Answer
 from edgeserve.errors import BadInput, Failed, UnknownApp, nearest
-from edgeserve.front import rest_of
+from edgeserve.front import one_line, rest_of
 from edgeserve.front.sound import FLOATS, RATE_HZ, BadSound, Wav, count_at_16_khz, one_channel, resampled, wav_of
 from edgeserve.fronts.http.asgi import Call, Site, to_json
 from edgeserve.fronts.http.asking import kept, send_stream
@@ -26,6 +26,9 @@ from edgeserve.fronts.http.completion import about_answers, error_body, objects_
 from edgeserve.fronts.http.forms import form_fields
 
 FORMATS = ("json", "text", "verbose_json", "srt", "vtt")
+
+REASON = b"edgeserve-reason"
+"""The header that says why an answer is not whole."""
 
 SAMPLE_BYTES = 32
 """The most bytes that a sample of a file takes while it is read, and again each sample at 16 kHz that it becomes:
@@ -89,7 +92,10 @@ class AudioRoutes:
             return
         answer = await self._backend.infer(name, asked.inputs, asked.options, call.gone, call.origin)
         body, content = answer_body(answer, asked.form)
-        await call.answer(body, 200, [(b"content-type", content)])
+        headers = [(b"content-type", content)]
+        if answer.reason:  # text and subtitles have no field for that
+            headers.append((REASON, one_line(answer.reason).encode("ascii", "backslashreplace")))
+        await call.answer(body, 200, headers)
 
     async def _events(self, asked: Transcription, origin: str) -> AsyncGenerator[bytes, None]:
         pieces = kept(self._backend.stream(asked.model, asked.inputs, asked.options, origin))

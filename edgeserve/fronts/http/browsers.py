@@ -12,7 +12,7 @@ from edgeserve.fronts.http.asgi import Headers, Receive, Scope, Send
 from edgeserve.fronts.http.settings import ANY_ORIGIN
 
 METHODS = b"GET, POST, OPTIONS"
-EXPOSED = b"inference-header-content-length, retry-after, www-authenticate"
+EXPOSED = b"edgeserve-reason, inference-header-content-length, retry-after, www-authenticate"
 """Headers of answers that a page may read besides the usual ones."""
 
 PREFLIGHT_S = b"600"

@@ -225,8 +225,8 @@ def read_texts(body: Any, inputs: Mapping[str, Any]) -> Tuple[ChatRequest, bool]
     if not isinstance(texts, list) or not 0 < len(texts) <= TEXTS_MAX or not all(isinstance(t, str) for t in texts):
         raise BadField(
             "input",
-            f": expected a text, or a list of 1 to {TEXTS_MAX} texts; tokens are not served (LangChain's OpenAIEmbeddings "
-            "sends texts with check_embedding_ctx_length=False)",
+            f": expected a text, or a list of 1 to {TEXTS_MAX} texts; tokens are not served (LangChain's "
+            "OpenAIEmbeddings sends texts with check_embedding_ctx_length=False)",
         )
     form = given.get("encoding_format", "float")
     if form not in ("float", "base64"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import struct
@@ -267,3 +268,46 @@ def test_a_transcription_that_is_not_whole_says_so_and_a_text_that_is_none_is_re
     assert json.loads(answer_body(cut, "json")[0])["edgeserve"] == {"late": True, "reason": "ended early"}
     with pytest.raises(Failed, match="expected text"):
         answer_body(Answer({"text": np.float32(3)}), "text")
+
+
+@pytest.mark.parametrize("form", ["text", "json", "srt", "vtt", "verbose_json"])
+@pytest.mark.parametrize("reason", ["", "ended early, after 30.0 s of 60.0 s of sound: Lane »1« is lost"])
+def test_a_transcript_that_is_not_whole_says_so_in_every_form(form, reason):
+    pytest.importorskip("multipart", reason="python-multipart is not installed: forms are not read")
+    from edgeserve.front import Places, Tokens
+    from edgeserve.fronts.http.asgi import Bounds, Site
+    from edgeserve.fronts.http.audio_routes import AudioRoutes
+    from edgeserve.fronts.http.settings import HttpConfig
+
+    class Backend:
+        async def apps(self):
+            return {"hear": {"inputs": {"audio": {"dtype": "float32", "shape": [-1]}}, "outputs": {}}}
+
+        async def infer(self, *asked):
+            segments = json.dumps([{"start": 0.0, "end": 30.0, "text": "half"}])
+            return Answer({"text": "half", "segments": segments}, late=bool(reason), reason=reason)
+
+    fields = {
+        "model": b"hear",
+        "response_format": form.encode(),
+        'file"; filename="a.wav': wav(np.zeros(1600, np.int16)),
+    }
+    parts = [
+        b'--b\r\nContent-Disposition: form-data; name="%s"\r\n\r\n%s\r\n' % (key.encode(), value)
+        for key, value in fields.items()
+    ]
+    body, sent = [{"type": "http.request", "body": b"".join(parts) + b"--b--\r\n"}], []
+
+    async def send(message):
+        sent.append(message)
+
+    async def receive():
+        return body.pop() if body else await asyncio.Event().wait()
+
+    (route,) = AudioRoutes(Site(Backend(), Bounds(HttpConfig(), Places(10**9), None), Tokens())).routes()
+    headers = [(b"content-type", b"multipart/form-data; boundary=b")]
+    scope = {"type": "http", "method": "POST", "path": route.path, "headers": headers, "client": ("::1", 1)}
+    asyncio.run(asyncio.wait_for(route.endpoint(scope, receive, send), 30))
+    assert sent[0]["status"] == 200, sent[1]
+    told = dict(sent[0]["headers"]).get(b"edgeserve-reason", b"").decode()
+    assert told == reason.encode("ascii", "backslashreplace").decode()

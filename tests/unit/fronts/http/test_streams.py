@@ -337,14 +337,18 @@ def looks_whole(way, last):
     """True if a client takes the stream that ends with this object for a whole answer."""
     if "error" in last or last.get("type") == "error":
         return False
-    ends = {"/v1/responses": last.get("type"), "/api/chat": last.get("done_reason"), "/api/generate": last.get("done_reason")}
+    ends = {
+        "/v1/responses": last.get("type"),
+        "/api/chat": last.get("done_reason"),
+        "/api/generate": last.get("done_reason"),
+    }
     return ends[way] in ("response.completed", "stop") if way in ends else last["choices"][0]["finish_reason"] == "stop"
 
 
 @pytest.mark.parametrize("error", [*ERRORS, RuntimeError("a fault")], ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("way", WAYS)
 def test_no_stream_that_breaks_looks_whole(way, error):
-    """It ends with an error, as one that was cut, or with its connection; the same stream without the error is whole."""
+    """It ends with an error, as one that was cut, or with its connection; without the error it is whole."""
     if way == "grpc":
         assert [bool(reply.error_message) for reply in replies_of(Broken(error))] == [False, False, True]
         assert not any(reply.error_message for reply in replies_of(Broken(Answer({"text": "word word "}))))
