@@ -81,8 +81,8 @@ def test_the_files_are_served_and_fit_each_other(front):
     assert set(re.findall(r"var\((--[a-z]+)\)", rules + scripts)) <= set(re.findall(r"(--[a-z]+):", rules))
 
 
-def test_below_a_proxys_prefix_everything_is_found(front):
-    with proxied(front.http) as place:
+def test_below_a_proxys_prefix_everything_is_found(server):
+    with FrontThread(server.endpoint, HttpConfig(**LOCAL)) as front, proxied(front.http) as place:
 
         def get(address: str) -> Tuple[int, str]:
             assert address.startswith(f"http://{place}{PREFIX}"), f"{address} is outside of the proxy's prefix"
