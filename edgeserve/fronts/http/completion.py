@@ -90,8 +90,7 @@ class Completion:
     def ended(self, index: int, answer: Answer) -> List[Dict[str, Any]]:
         """The last events of a choice, as :meth:`last`; a late answer, or one that is not whole, is marked so."""
         chunks = self.last(index, answer.outputs)
-        if answer.late or answer.reason:
-            chunks[-1]["edgeserve"] = about_answers([answer])
+        chunks[-1].update(marks_of(answer))
         return chunks
 
     def counts(self) -> Dict[str, Any]:
@@ -158,6 +157,11 @@ def about_answers(answers: Sequence[Answer]) -> Dict[str, Any]:
     """Facts that OpenAI's form has no field for: whether an answer is late, and why one is not whole."""
     reasons = [answer.reason for answer in answers if answer.reason]
     return {"late": any(answer.late for answer in answers), **({"reason": "; ".join(reasons)} if reasons else {})}
+
+
+def marks_of(answer: Answer) -> Dict[str, Any]:
+    """What the last event of an answer says besides: that it is late, or not whole and why."""
+    return {"edgeserve": about_answers([answer])} if answer.late or answer.reason else {}
 
 
 def _listed(entries: Sequence[Mapping[str, Any]], place: int) -> Dict[str, Any]:

@@ -15,7 +15,7 @@ from edgeserve.answers import Answer
 from edgeserve.errors import Failed, did_you_mean
 from edgeserve.front import rest_of
 from edgeserve.fronts.http.chat import EXTENSIONS, BadField, ask_chances, can_chat, can_embed
-from edgeserve.fronts.http.completion import calls_of, finish_of, objects_of, text_of, usage_of
+from edgeserve.fronts.http.completion import calls_of, finish_of, marks_of, objects_of, text_of, usage_of
 from edgeserve.units import NS_PER_MS
 
 VERSION = "0.12.11"
@@ -236,6 +236,7 @@ class Lines:
             "prompt_eval_count": usage["prompt_tokens"],
             "eval_count": usage["completion_tokens"],
             "eval_duration": int(answer.breakdown_ms["execute"] * NS_PER_MS),
+            **marks_of(answer),
         }
 
     def loaded(self, now_s: float) -> Dict[str, Any]:

@@ -70,7 +70,7 @@ async function infer(inputs) {
   if (!response.ok) return say(...refusal(answer));
   const about = answer.parameters || {}, parts = {};
   for (const part of ["queue", "load", "batch", "execute", "other"]) parts[part] = about[`${part}_ms`] || (about.breakdown_ms || {})[part] || 0;
-  say(element("p", { class: about.late ? "late-text" : "time-text" }, `${about.late ? "late" : "in time"}, ${ms(about.total_ms)}`),
+  say(element("p", { class: about.late ? "late-text" : "time-text" }, `${about.late ? "late" : "in time"}, ${ms(about.total_ms)}${about.reason ? `; not whole: ${about.reason}` : ""}`),
     partsBar(parts), ...answer.outputs.map((output) => element("pre", { tabindex: 0 }, `${output.name}  ${shown(output)}`)), storyButton(about.request_id));
 }
 function shown(output) {
@@ -102,5 +102,7 @@ async function chat() {
     const piece = JSON.parse(data);
     if (piece.error) return say(text, ...refusal(piece));
     text.append(piece.choices.map((choice) => (choice.delta && choice.delta.content) || "").join(""));
+    const about = piece.edgeserve;
+    if (about) say(text, element("p", { class: "late-text" }, about.reason ? `not whole: ${about.reason}` : "late"));
   }
 }

@@ -247,7 +247,7 @@ def test_ollamas_lines_end_with_what_was_written():
     first, last = asyncio.run(lines())
     assert first["message"]["content"] == "word " and not first["done"]
     assert last["message"]["content"] == "" and last["done"] and last["done_reason"] == "length"
-    assert last["eval_count"] == 1
+    assert last["eval_count"] == 1 and last["edgeserve"]["reason"]
 
 
 HELLO = [{"role": "user", "content": "hello"}]
