@@ -54,7 +54,8 @@ def usable_profiles(config: Config) -> List[Profile]:
     for error in errors:
         log.warning("%s. The server starts without this file", error)
     for match in matches:
-        _report(config, match)
+        for said, command in faults_of(config, match):
+            log.warning("%s. Run '%s'", said, command)
     _report_modes(config)
     usable = [match.usable for match in matches if match.usable.lanes]
     if usable:
@@ -76,7 +77,24 @@ def _report_modes(config: Config) -> None:
         )
 
 
-def instead(config: Config, match: ProfileMatch) -> str:
+def faults_of(config: Config, match: ProfileMatch) -> List[Tuple[str, str]]:
+    """What of a model's profile does not hold when a server starts, and what may be off: as a sentence without its full
+    stop, with the command that mends it."""
+    name = match.profile.model
+    found: List[Tuple[str, str]] = []
+    reasons = "; ".join((*match.mismatches, *match.lacking))
+    if reasons:
+        said = f"the profile of model {name} does not hold: {reasons}; {_instead(config, match)}"
+        found.append((said, profile_command(config, name)))
+    if match.doubts and match.usable.lanes:
+        said = (
+            f"the profile of model {name} may be off: {'; '.join(match.doubts)}; it is used. Measure in a quiet moment"
+        )
+        found.append((said, profile_command(config, name, force=True)))
+    return found
+
+
+def _instead(config: Config, match: ProfileMatch) -> str:
     """The source of a model's first estimates where its profile is incomplete, as text."""
     name = match.profile.model
     source = times_from(config, config.models[name], match.usable)
@@ -84,23 +102,3 @@ def instead(config: Config, match: ProfileMatch) -> str:
         return "the rest of the profile is used"
     what = f"[model.{name}.expected] is used" if source == EXPECTED else "it is measured a few times at start"
     return as_given(config.source, what) + f"{' for the rest' if match.usable.lanes else ' instead'}"
-
-
-def _report(config: Config, match: ProfileMatch) -> None:
-    name = match.profile.model
-    reasons = (*match.mismatches, *match.lacking)
-    if reasons:
-        log.warning(
-            "the profile of model %s does not hold: %s; %s. Run '%s'",
-            name,
-            "; ".join(reasons),
-            instead(config, match),
-            profile_command(config, name),
-        )
-    if match.doubts and match.usable.lanes:
-        log.warning(
-            "the profile of model %s may be off: %s. It is used; to measure again, run '%s' in a quiet moment",
-            name,
-            "; ".join(match.doubts),
-            profile_command(config, name, force=True),
-        )

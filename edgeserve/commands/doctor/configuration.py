@@ -17,7 +17,7 @@ from edgeserve.ipc.credentials import AllowedKeys, Credentials
 from edgeserve.live.input_rules import InputRule
 from edgeserve.live.preflight import check_before_loading
 from edgeserve.live.problem import Problem
-from edgeserve.live.profiles import instead, matched_profiles
+from edgeserve.live.profiles import faults_of, matched_profiles
 from edgeserve.live.request import language_model
 from edgeserve.predict.serving.answer_lengths import answer_lengths
 from edgeserve.predict.serving.predictors import load_predictors
@@ -166,21 +166,8 @@ def check_profiles(config: Config) -> List[Finding]:
     except ProfileError as error:
         found += note("profiles", f"{error}. 'check' and 'simulate' end with it", profile_command(config))
     for match in matches:
-        name, mend = match.profile.model, profile_command(config, match.profile.model)
-        reasons = (*match.mismatches, *match.lacking)
-        if reasons:
-            found += note(
-                "profiles",
-                f"{name} does not match its profile: {'; '.join(reasons)}. "
-                f"When the server starts, {instead(config, match)}",
-                mend,
-            )
-        if match.doubts and match.usable.lanes:
-            found += note(
-                "profiles",
-                f"the profile of {name} may be off: {'; '.join(match.doubts)}",
-                f"{profile_command(config, name, force=True)} (in a quiet moment)",
-            )
+        for said, command in faults_of(config, match):
+            found += note("profiles", said, command)
     usable = {match.profile.model: match.usable for match in matches}
     sources: Dict[str, List[str]] = {}
     for model in config.models.values():
