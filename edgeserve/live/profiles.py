@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from typing import List, Tuple
+from typing import Iterable, List, Tuple
 
 from edgeserve.config.machine import device_slug
 from edgeserve.config.profile_match import (
@@ -53,33 +53,21 @@ def usable_profiles(config: Config) -> List[Profile]:
     matches, errors = matched_profiles(config)
     for error in errors:
         log.warning("%s. The server starts without this file", error)
-    for match in matches:
-        for said, command in faults_of(config, match):
-            log.warning("%s. Run '%s'", said, command)
-    _report_modes(config)
+    for said, command in faults_of(config, matches):
+        log.warning("%s. Run '%s'", said, command)
     usable = [match.usable for match in matches if match.usable.lanes]
     if usable:
         log.info("%s of this machine below %s", counted(len(usable), "profile"), config.profiles_path)
     return usable
 
 
-def _report_modes(config: Config) -> None:
-    """Say it where this machine was measured, in other power modes than the present one."""
-    mode, folder = power_mode(), os.path.join(config.profiles_path, device_slug())
-    modes = modes_measured(folder)
-    if mode and modes and not os.path.isdir(os.path.join(folder, mode_folder(mode))):
-        log.warning(
-            "the device is in power mode %s, and its profiles are of %s: they are not used. Run "
-            "'%s' in this mode, or set one of those",
-            mode,
-            ", ".join(modes),
-            profile_command(config),
-        )
+def faults_of(config: Config, matches: Iterable[ProfileMatch]) -> List[Tuple[str, str]]:
+    """What of these profiles does not hold when a server starts, what may be off, and the other power modes that were
+    measured where the present one was not: each as a sentence without its full stop, and the command that mends it."""
+    return [fault for match in matches for fault in _faults_of(config, match)] + _modes_missed(config)
 
 
-def faults_of(config: Config, match: ProfileMatch) -> List[Tuple[str, str]]:
-    """What of a model's profile does not hold when a server starts, and what may be off: as a sentence without its full
-    stop, with the command that mends it."""
+def _faults_of(config: Config, match: ProfileMatch) -> List[Tuple[str, str]]:
     name = match.profile.model
     found: List[Tuple[str, str]] = []
     reasons = "; ".join((*match.mismatches, *match.lacking))
@@ -92,6 +80,15 @@ def faults_of(config: Config, match: ProfileMatch) -> List[Tuple[str, str]]:
         )
         found.append((said, profile_command(config, name, force=True)))
     return found
+
+
+def _modes_missed(config: Config) -> List[Tuple[str, str]]:
+    mode, folder = power_mode(), os.path.join(config.profiles_path, device_slug())
+    modes = modes_measured(folder)
+    if not mode or not modes or os.path.isdir(os.path.join(folder, mode_folder(mode))):
+        return []
+    said = f"the device is in power mode {mode}, and its profiles are of {', '.join(modes)}: they are not used. "
+    return [(said + "Set one of those modes, or measure in this one", profile_command(config))]
 
 
 def _instead(config: Config, match: ProfileMatch) -> str:

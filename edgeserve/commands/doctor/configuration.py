@@ -165,9 +165,8 @@ def check_profiles(config: Config) -> List[Finding]:
         find_machine(config.profiles_path)
     except ProfileError as error:
         found += note("profiles", f"{error}. 'check' and 'simulate' end with it", profile_command(config))
-    for match in matches:
-        for said, command in faults_of(config, match):
-            found += note("profiles", said, command)
+    for said, command in faults_of(config, matches):
+        found += note("profiles", said, command)
     usable = {match.profile.model: match.usable for match in matches}
     sources: Dict[str, List[str]] = {}
     for model in config.models.values():

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from edgeserve.commands.doctor.configuration import check_profiles
 from edgeserve.config.loading import parse_config
 from edgeserve.config.machine import device_slug
 from edgeserve.config.profile_match import identity, lane_settings
@@ -46,3 +47,5 @@ def test_the_profile_of_the_present_power_mode_is_used_and_no_others(
     found = profiles.usable_profiles(config)
     assert [profile.lanes[lane].timings[1].median_ns for profile in found] == ([] if median_ns is None else [median_ns])
     assert says in caplog.text and ("maxn, mode-30w" in caplog.text) == bool(says)
+    told = [finding.text for finding in check_profiles(config) if says and says in finding.text]
+    assert told == [text.partition(". Run '")[0] for text in caplog.messages if says and says in text]
