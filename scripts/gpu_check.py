@@ -85,7 +85,7 @@ def libraries() -> Dict[str, str]:
 
 
 def device_of_torch() -> Optional[Dict[str, Any]]:
-    """What torch says of its first CUDA device; ``None`` without one."""
+    """The report of torch on its first CUDA device; ``None`` without one."""
     try:
         import torch
     except ImportError:
@@ -104,7 +104,7 @@ def device_of_torch() -> Optional[Dict[str, Any]]:
 
 
 def device_of_driver() -> Any:
-    """What EdgeServe's CUDA module says of the first device, or why it cannot."""
+    """The report of EdgeServe's CUDA module on the first device, or why there is none."""
     try:
         return device_info(open_driver(), 0)._asdict()
     except EngineError as error:
@@ -121,7 +121,7 @@ def device_here() -> Optional[Dict[str, Any]]:
 
 
 def why_not(name: str) -> str:
-    """What a bench lacks here, ``""`` when nothing."""
+    """The part that a bench lacks here, ``""`` when nothing."""
     if name == "sanitize":
         from lib.sanitize_bench import sanitizer
 
@@ -157,7 +157,7 @@ QUANTITIES = (
 
 
 def power_and_clocks(root: str = "/") -> Dict[str, Any]:
-    """What the server's own sources say now of clocks, heat and power."""
+    """The readings of the server's own sensors of clocks, heat and power."""
     sources = sources_for(detect_board(root), root)
     monitor = Monitor("here", sources, lambda state: None, time.monotonic_ns, lambda: 0)
     try:
@@ -218,7 +218,7 @@ def shown(value: Any) -> str:
 
 
 NODES = ("/dev/nvidia*", "/dev/nvhost-gpu", "/dev/nvgpu", "/dev/dxg", "/proc/driver/nvidia/version")
-"""Where a driver of NVIDIA shows: a card's, a Jetson's, Windows'."""
+"""Files by which a driver of NVIDIA shows: a card's, a Jetson's, Windows'."""
 
 
 def say_what_would_run(names: Sequence[str], found: Mapping[str, str]) -> int:

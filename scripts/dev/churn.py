@@ -50,7 +50,7 @@ policy = "edf"
 )
 
 JOBS_PER_S = 4 / 0.028
-"""What the lane can do: full batches."""
+"""The rate of the lane in full batches."""
 
 APPS = {"one": 1, "chain": 2, "stream": 1}
 """App -> jobs of a request."""
@@ -68,10 +68,11 @@ time.sleep(60)
 KILL_EVERY_S = 10.0
 TENTHS = 10
 QUIET_SHARE = 0.25
-"""Of each tenth, at its end: no attacker runs."""
+"""The part of each tenth, at its end, in which no attacker runs."""
 
 SETTLE_SHARE = 0.2
-"""Of the time without attackers, at its begin: the server ends what they left, and gives memory back."""
+"""The part of the time without attackers, at its begin, that is not counted: the server ends what they left, and gives
+memory back."""
 
 GROWTH_MAX = 0.02
 LOG_BYTES_PER_S_MAX = 1000.0
@@ -111,7 +112,7 @@ class Churn(SPAWN.Process):  # type: ignore[name-defined,misc]  # the class of a
 
     @property
     def clients(self) -> int:
-        """How many there were."""
+        """The number of clients that came and went."""
         return int(self._clients.value)
 
     def run(self) -> None:

@@ -32,9 +32,9 @@ from lib.server_process import ServerProcess
 from edgeserve.client import Client
 
 STALL_MS_MAX = 50.0
-"""Of one turn of the loop, from one look at all that waits to the next, in processor time of the loop's thread: what
-else the machine does is not the server's. Reported beside it: the longest turn on the wall and its processor time, and
-``stall_ms``, how long the loop took to answer a call of another thread, the machine included."""
+"""The longest turn of the loop, from one look at all that waits to the next, in processor time of the loop's thread:
+what else the machine does is not the server's. Reported beside it: the longest turn on the wall and its processor time,
+and ``stall_ms``, how long the loop took to answer a call of another thread, the machine included."""
 
 GROWTH_MAX = 0.10
 WARM_SHARE = 0.1
@@ -488,7 +488,7 @@ def _attack(server: Server, endpoint: str, messages: int, seed: int, attackers: 
 
 
 def _at_rest(server: Server, rest_s: float) -> Dict[str, int]:
-    """What the server has when the attacks are over and it has given back what it does not use."""
+    """The memory of the server when the attacks are over and it has given back what it does not use."""
     seen = server.ask("memory")
     due = time.monotonic() + rest_s
     while time.monotonic() < due:
@@ -499,7 +499,7 @@ def _at_rest(server: Server, rest_s: float) -> Dict[str, int]:
 
 
 def check(found: Dict[str, Any]) -> Checks:
-    """What must hold."""
+    """The checks of a run."""
     checks = Checks("scripts/dev/hostile.py")
     checks.at_most("growth of memory", found["memory_after"]["rss"] / found["memory_warm"]["rss"] - 1, GROWTH_MAX)
     checks.at_most("longest turn of the loop, ms of its processor time", found["turn"]["work_ms"], STALL_MS_MAX)

@@ -1,4 +1,4 @@
-"""What a well-behaved client finishes beside one attacker of each kind, against what it finishes alone.
+"""The share that a well-behaved client finishes beside one attacker of each kind, of what it finishes alone.
 
     python scripts/dev/isolation.py [--seconds 8] [--rounds 2] [--only "http: "] [--json FILE]
 
@@ -130,7 +130,7 @@ for _ in range(64):
 while True:
     one.recv_multipart(); question()
 """
-"""Of a ``QUESTION``, 64 without an answer at a time."""
+"""Requests of a ``QUESTION``, 64 without an answer at a time."""
 
 ATTACKS: Dict[str, str] = {
     "asks ten times as much": """
@@ -361,7 +361,7 @@ while True:
 
 
 class Front(NamedTuple):
-    """Where a client asks: the text of the client, how its attackers begin, and what they are."""
+    """A front that a client asks: the text of the client, how its attackers begin, and what they are."""
 
     client: str
     begin: str
@@ -396,7 +396,7 @@ def attacker(attack: str, *args: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def measure(server: Server, front: str, seconds: float, attack: str = "") -> Dict[str, Any]:
-    """How the requests of a client ended there, beside the attacker where one is given, and the most memory."""
+    """The ends of a client's requests there, beside the attacker where one is given, and the most memory."""
     client = subprocess.Popen(
         [sys.executable, "-c", FRONTS[front].client, server.places[front], str(seconds), str(RATE)],
         stdin=subprocess.PIPE,

@@ -39,7 +39,7 @@ NAME = "edgeserve_runtime"
 BUILD_NEEDS = ("build>=1.0", "twine>=5")
 NEVER_PACKED = ("*/__pycache__/*", "*.pyc", "*.so")
 SOURCES_TOO = ("setup.py", "pyproject.toml", "README.md", "LICENSE", "edgeserve/compiled.py")
-"""What the source distribution needs besides the package's files."""
+"""Files that the source distribution needs besides the package's files."""
 
 READY_S_MAX = 60.0
 
@@ -80,7 +80,7 @@ def version_in(text: str) -> str:
 
 
 def wheel_problems(names: Collection[str], expected: Sequence[str], metadata: str, version: str) -> List[str]:
-    """What is wrong with a wheel: of these files, for a package of the ``expected`` ones."""
+    """The faults of a wheel of these files, for a package of the ``expected`` ones."""
     info = f"{NAME}-{version}.dist-info/"
     problems = [
         f"{name} is missing: [tool.setuptools.package-data] in pyproject.toml says what is packed besides modules"
@@ -107,7 +107,7 @@ def wheel_problems(names: Collection[str], expected: Sequence[str], metadata: st
 
 
 def look_into_wheel(path: str, root: Path = ROOT) -> List[str]:
-    """What is wrong with the wheel in a file, beside the sources below ``root``."""
+    """The faults of the wheel in a file, beside the sources below ``root``."""
     version = version_in((root / "edgeserve" / "__init__.py").read_text(encoding="utf-8"))
     with zipfile.ZipFile(path) as packed:
         names = packed.namelist()
@@ -117,7 +117,7 @@ def look_into_wheel(path: str, root: Path = ROOT) -> List[str]:
 
 
 def look_into_sources(path: str) -> List[str]:
-    """What a source distribution lacks."""
+    """The files that a source distribution lacks."""
     with tarfile.open(path) as packed:
         names = {name.partition("/")[2] for name in packed.getnames()}
     return [
@@ -128,8 +128,8 @@ def look_into_sources(path: str) -> List[str]:
 
 
 def changelog_problems(changes: str, version: str, node: str, tag: str = "") -> List[str]:
-    """Where else the version stands: the newest heading of CHANGELOG.md, with its date where the commit has a tag; the
-    tag; and the package of Node.js."""
+    """The other places where the version stands: the newest heading of CHANGELOG.md, with its date where the
+    commit has a tag; the tag; and the package of Node.js."""
     newest, when = (re.findall(r"(?m)^## (\S+?), (.*)$", changes) or [("", "")])[0]
     problems = [] if newest == version else [f"CHANGELOG.md: its newest version is {newest!r}, not {version}"]
     if tag and tag != f"v{version}":

@@ -1,4 +1,4 @@
-"""What a session of ONNX Runtime is told, and what becomes of options that cannot be meant."""
+"""Settings of a session of ONNX Runtime, and options that cannot be meant."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was asked: hints of a request that are read off its inputs, as the app says, and those that it brings."""
+"""Hints of a request that are read off its inputs, as the app says, and hints that it brings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What start-up makes of its few measurements."""
+"""Estimates that start-up makes of its few measurements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the plan keeps until something changes decides as if it were made anew at each question."""
+"""Offers that the plan keeps until something changes decide as if they were made anew at each question."""
 
 from __future__ import annotations
 

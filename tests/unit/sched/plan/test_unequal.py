@@ -43,7 +43,7 @@ def teach(driver, *took):
 
 
 def is_wide(driver):
-    """Whether the times of the model are known to depend on its inputs, as ``stats`` says."""
+    """True if the times of the model are known to depend on its inputs, as ``stats`` says."""
     return any(law["is_wide"] for law in driver.scheduler.policies[0].figures()["laws"].values())
 
 

@@ -1,4 +1,4 @@
-"""What ``orloj`` decides: Algorithm 1, literally, as an oracle; its readings, its drops, several deadlines."""
+"""Decisions of ``orloj``: Algorithm 1, literally, as an oracle; its readings, its drops, several deadlines."""
 
 from __future__ import annotations
 
