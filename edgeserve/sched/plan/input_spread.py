@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from itertools import accumulate
-from typing import Dict, Final, List, Mapping, Sequence, Tuple
+from typing import Dict, Final, Iterable, List, Mapping, Sequence, Tuple
 
 SPREAD: Final = 0.2
 """Deviation of whole batch times, in their logarithm, from which on inputs differ; 12 % are noise."""
@@ -20,6 +21,12 @@ ALONE_SPREAD: Final = 1.5
 
 SHOWN_FROM: Final = 16
 """From so many batches on, a spread is believed while it tells their times no worse than a law without it."""
+
+SEEN_ALONE: Final = 8
+"""Inputs of an app that were seen alone, from which on their median counts."""
+
+CHANCE: Final = 3.0
+"""Standard errors by which two medians differ beyond chance."""
 
 LEAST: Final = 0.02
 """An input takes at least this part of the usual one."""
@@ -51,6 +58,22 @@ def differ(logs: Sequence[Tuple[int, float]], alone: Mapping[str, Sequence[int]]
         return True
     spreads = [times[len(times) * 9 // 10] / max(1, times[len(times) // 10]) for times in alone.values() if len(times)]
     return len(logs) < SHOWN_FROM and max(spreads, default=0.0) > ALONE_SPREAD
+
+
+def apps_differ(apps: Iterable[Sequence[float]], fixed: float) -> bool:
+    """True if inputs of one app add more than those of another, beyond chance, so that the largest batches of both take
+    unequal times. ``apps``: what inputs of each added alone, over the usual one; ``fixed``: the fixed part of the
+    largest batch, over what usual inputs add to it."""
+    low, high = (math.inf, 0.0), (-math.inf, 0.0)  # the median, and the square of its standard error
+    for values in apps:
+        if len(values) >= SEEN_ALONE:
+            rising, count = sorted(values), len(values)
+            error = (rising[count * 3 // 4] - rising[count // 4]) / math.sqrt(count)
+            found = max(LEAST, rising[count // 2]), error * error
+            low, high = min(low, found), max(high, found)
+    if high[0] - low[0] <= CHANCE * math.sqrt(high[1] + low[1]):
+        return False
+    return fixed + high[0] > (1.0 + SPREAD) * (fixed + low[0])
 
 
 def at_most(items: Sequence[Item], points: Sequence[float]) -> List[float]:

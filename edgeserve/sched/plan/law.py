@@ -22,6 +22,7 @@ from edgeserve.sched.plan.input_spread import (
     SHOWN_FROM,
     SPREAD,
     Draws,
+    apps_differ,
     at_most,
     chance_of,
     differ,
@@ -225,11 +226,19 @@ class Law:
         """Learn the distributions of the inputs of these batches, each with its time over the even one, where they
         differ by more than noise. ``before``: what was known of them, which tells of which app the longest input of a
         batch was."""
-        if not differ([(row.size, math.log(ratio)) for row, ratio in beside], alone):
-            return
+        usual = self._usual
         rows = [row for row, _ in beside]
-        known, usual = (self._points, self._shares), self._usual
-        profiled = {app: sample([(time - self._fixed) / usual for time in times]) for app, times in alone.items()}
+        growths = {app: [(time - self._fixed) / usual for time in times] for app, times in alone.items()}
+        singles: Dict[str, List[float]] = {app: list(ratios) for app, ratios in growths.items()}
+        for row in rows:
+            if row.size == 1 and not row.own:
+                singles.setdefault(row.draws[0][0], []).append(self._growth(row) / usual)
+        fixed = self._fixed / (self._factors[self._latency.size_max] * usual)
+        logs = [(row.size, math.log(ratio)) for row, ratio in beside]
+        if not differ(logs, alone) and not apps_differ(singles.values(), fixed):
+            return
+        known = self._points, self._shares
+        profiled = {app: sample(ratios) for app, ratios in growths.items()}
         pool = [(ratio, ANY_WEIGHT / len(ASSUMED), ANY_WEIGHT / len(ASSUMED)) for ratio in ASSUMED]
         for items in profiled.values():
             pool += items
