@@ -303,6 +303,8 @@ MECHANISMS: Tuple[Mechanism, ...] = (
         settings=(Setting(plain, "RISE_MAX", 0.0), Setting(unequal, "RISE_MAX", 0.0)),
     ),
     Mechanism("plan: laws of unequal inputs", "plan/law.py", (Part(Unequal, "_is_wide", says(False)),)),
+    Mechanism("plan: apps whose inputs differ", "plan/input_spread.py", (Part(law, "apps_differ", says(False)),)),
+    Mechanism("plan: two batches of unequal inputs", "plan/unequal.py", (Part(unequal, "_best_of_two", says(None)),)),
     Mechanism(
         "plan: declared lengths",
         "plan/law.py",

@@ -279,7 +279,8 @@ class Unequal(PlainModels):
                 or (len(choice.rows) == len(best.rows) and rate * best.takes_ns > best.gain)
             ):
                 best = choice
-        best = _best_of_two(choices, rows, lane.models[queues.model], law, at_ns) or best
+        if len(lane.models) == 1:  # else other work may go between the two
+            best = _best_of_two(choices, rows, lane.models[queues.model], law, at_ns) or best
         press = min([max(0, choice.slack_ns) / _k_ns(choice.rows) for choice in choices])
         return self._made(best, law, queues.lost, press, board)
 

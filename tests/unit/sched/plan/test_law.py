@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import pytest
@@ -165,3 +166,48 @@ def test_times_follow_the_speed_of_the_lane():
     before = mean_ms(known, 2, *jobs(2, length=3.0))
     latency.set_speed(0.5)
     assert mean_ms(known, 2, *jobs(2, length=3.0)) == pytest.approx(2 * before)
+
+
+def batch_of(known, apps, terms, noise=1.0):
+    """A batch of these apps' inputs ran, each of which adds so many times the usual."""
+    size = next(size for size in (1, 2, 4, 8) if size >= len(apps))
+    longest = max([terms[app] for app in apps])
+    known.took(size, [jobs(1, app)[0] for app in apps], round((FIXED + 3 * size * longest) * MS * noise))
+
+
+FIXED = 12
+DRIFT = {"even": 0.0, "a slow minute": 0.5}
+
+
+def drawn(seed, terms, noise, slow=0.0):
+    """A law after 400 batches of two apps on a machine with this noise; a tenth of the time it is slower."""
+    known, draw, now = Law(times(fixed=FIXED)), random.Random(f"apps {seed}"), 0.0
+    for _ in range(400):
+        if draw.random() < 0.03:
+            now = slow if draw.random() < 0.3 else 0.0
+        apps = [draw.choice("ab") for _ in range(draw.choice((1, 1, 2, 4, 8)))]
+        batch_of(known, apps, terms, math.exp(now + draw.gauss(0.0, noise)))
+    return known
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_apps_whose_inputs_differ_by_less_than_noise_of_whole_batches_are_told_apart(seed):
+    """Alone they take 13.5 and 16.5 ms, in batches of eight 24 and 48."""
+    known = drawn(seed, {"a": 0.5, "b": 1.5}, 0.03)
+    assert known.is_wide
+    assert mean_ms(known, 8, *[jobs(1, "a")[0]] * 8) < 0.85 * mean_ms(known, 8, *[jobs(1, "b")[0]] * 8)
+
+
+@pytest.mark.parametrize("slow", DRIFT.values(), ids=DRIFT)
+@pytest.mark.parametrize("noise", [0.03, 0.12])
+@pytest.mark.parametrize("seed", range(10))
+def test_noise_tells_no_apps_apart(seed, noise, slow):
+    assert not drawn(seed, {"a": 1.0, "b": 1.0}, noise, slow).is_wide
+
+
+def test_profiled_times_alone_tell_apps_apart():
+    """Where inputs of each app are alike, and those of two are not."""
+    spread = [0.99, 1.0, 1.01] * 5
+    near = {app: [round((4 + 3 * each * at) * MS) for each in spread] for app, at in (("a", 1.0), ("b", 1.01))}
+    apart = {app: [round((4 + 3 * each * at) * MS) for each in spread] for app, at in (("a", 1.0), ("b", 1.5))}
+    assert law(alone=apart).is_wide and not law(alone=near).is_wide
