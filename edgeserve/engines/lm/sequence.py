@@ -23,8 +23,8 @@ class Sequence:
     began: ``reused``. With an encoder, the slot's memory also has what the decoder needs of the source: ``encoded``.
 
     ``release`` gives the memory back on any thread, as long as no batch runs the sequence; the rest can go on in any
-    session of the same model ``of`` these files, which computes the memory again. A copy through pickle is released. ``written`` may be
-    asked on any thread while a batch runs the sequence.
+    session of the same model, ``of`` the same files, which computes the memory again. A copy through pickle is
+    released. ``written`` may be asked on any thread while a batch runs the sequence.
     """
 
     def __init__(self, asked: Generation, seed: str, owner: Optional[str], of: Hashable = None) -> None:
