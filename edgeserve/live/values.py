@@ -36,14 +36,14 @@ NO_STREAM = (
 
 class StreamState:
     """The state that a stream's requests leave for the next ones, by node. A request holds the one that was its
-    stream's when it was accepted: where a stream begins anew, the requests before go on with theirs. ``files``: those
-    of the model that made each."""
+    stream's when it was accepted: where a stream begins anew, the requests before go on with theirs. ``last``: the
+    request that each was last given to, and the files of the model that it ran on."""
 
-    __slots__ = ("states", "files", "__weakref__")
+    __slots__ = ("states", "last", "__weakref__")
 
     def __init__(self) -> None:
         self.states: Dict[ValueKey, Any] = {}
-        self.files: Dict[ValueKey, Tuple[Any, ...]] = {}
+        self.last: Dict[ValueKey, Tuple[int, Tuple[Any, ...]]] = {}
 
 
 StreamKey = Tuple[str, str]
@@ -132,7 +132,8 @@ class RequestValues:
         request.running -= 1
         if request.running <= 0 and request.ended:
             del self.requests[request.id]
-        if result is None:
+        if result is None or request.refusal:
+            _let_go(None if result is None else result.state)
             return JobResult(job, "failed", reason=request.refusal or reason)
         node = request.plan.nodes[job.node]
         if node.needed or node.fan_out or result.parts is not None or result.route is not None:
@@ -247,9 +248,9 @@ class RequestValues:
             return None
         kept = request.stream_state
         files = tuple([(path, stamp) for path, stamp in files if path])  # those that have just changed are marked
-        if kept.files.get(key, files) != files:
+        if kept.last.get(key, (0, files))[1] != files:
             kept.states.pop(key, None)
-        kept.files[key] = files
+        kept.last[key] = request.id, files
         return kept.states.get(key)
 
     def _keep_state(self, request: LiveRequest, job: JobId, result: Result) -> None:
@@ -262,7 +263,8 @@ class RequestValues:
             return
         if request.states:
             request.states.pop(key, None)
-        if request.stream is not None:
+        # A lane that hung may come back when the stream has gone on from an earlier state.
+        if request.stream is not None and request.stream_state.last[key][0] == request.id:
             request.stream_state.states[key] = result.state
             place = (request.app, request.stream)
             if self._streams.get(place) is request.stream_state:
