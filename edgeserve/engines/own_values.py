@@ -73,7 +73,7 @@ def _remade(value: Any, of_array: Callable[[Any], Any], depth: int = DEPTH_MAX) 
         return value
     if isinstance(value, memoryview):
         is_fixed = value.readonly and isinstance(value.obj, bytes)
-        return value if is_fixed else memoryview(np.array(value)).toreadonly()
+        return value if is_fixed else np.array(value).data.toreadonly()
     inner = value.values() if isinstance(value, dict) else value
     is_deep = depth > 0 and any(map(_is_shared, set(map(type, inner))))
     if isinstance(value, tuple):
