@@ -8,6 +8,7 @@ before what it returned was read: that is copied.
 
 from __future__ import annotations
 
+import array
 import collections
 import copy
 import sys
@@ -24,17 +25,18 @@ COPIED_BYTES_MAX = 1 << 14
 DEPTH_MAX = 8
 """The depth of containers in containers to which they are made the function's own."""
 
-_CONTAINERS = (list, tuple, dict, set, collections.deque, bytearray, memoryview)
+_CONTAINERS = (list, tuple, dict, set, collections.deque, bytearray, memoryview, array.array)
 
 
 def lent(item: Values) -> Values:
-    """An item as a function gets it: writing to its arrays raises ``ValueError``, its lists and dicts are its own."""
+    """An item as a function gets it: writing to its arrays raises ``ValueError``, its lists, dicts and arrays of other
+    libraries are its own."""
     return {name: _remade(value, _read_only) for name, value in item.items()}
 
 
 def private(state: Any) -> Any:
-    """A state as a function gets it: its arrays, lists and dicts are copies, so that a call that fails has changed
-    none. Objects of other classes are the same."""
+    """A state as a function gets it: its arrays (also torch's), lists and dicts are copies, so that a call that fails
+    has changed none. Objects of other classes are the same."""
     return _remade(state, _copied)
 
 
@@ -51,11 +53,11 @@ def owned(result: Any, lent_item: Values, given: Values) -> Any:
 
 
 def _owned(values: Values, inputs: Dict[int, Any], bases: Set[int]) -> Values:
-    def kept(array: NDArray[Any]) -> NDArray[Any]:
+    def kept(array: Any) -> Any:
         if id(array) in inputs:
-            given: NDArray[Any] = inputs[id(array)]
-            return given
-        return array if id(array.base) in bases or id(array.base) in inputs else _copied(array)
+            return inputs[id(array)]
+        base = id(getattr(array, "base", None))
+        return array if base in bases or base in inputs else _copied(array)
 
     return {
         name: value if type(value) is np.ndarray and _is_alone(value) else _remade(value, kept)
@@ -63,16 +65,17 @@ def _owned(values: Values, inputs: Dict[int, Any], bases: Set[int]) -> Values:
     }
 
 
-def _remade(value: Any, of_array: Callable[[NDArray[Any]], NDArray[Any]], depth: int = DEPTH_MAX) -> Any:
+def _remade(value: Any, of_array: Callable[[Any], Any], depth: int = DEPTH_MAX) -> Any:
     """A value whose containers are new, with its arrays as ``of_array`` has them."""
-    if isinstance(value, np.ndarray):
+    if _is_array(value):
         return of_array(value)
     if not isinstance(value, _CONTAINERS):
         return value
     if isinstance(value, memoryview):
-        return value if value.readonly and isinstance(value.obj, bytes) else memoryview(value.tobytes())
+        is_fixed = value.readonly and isinstance(value.obj, bytes)
+        return value if is_fixed else np.array(value).data.toreadonly()
     inner = value.values() if isinstance(value, dict) else value
-    is_deep = depth > 0 and any(issubclass(kind, _SHARED) for kind in set(map(type, inner)))
+    is_deep = depth > 0 and any(map(_is_shared, set(map(type, inner))))
     if isinstance(value, tuple):
         if not is_deep:
             return value
@@ -85,11 +88,23 @@ def _remade(value: Any, of_array: Callable[[NDArray[Any]], NDArray[Any]], depth:
     return made
 
 
-_SHARED = (*_CONTAINERS, np.ndarray)
-"""Types whose values could be written to."""
+def _is_array(value: Any) -> bool:
+    """True for an array of numpy, or of a library whose arrays copy themselves, such as torch's."""
+    return isinstance(value, np.ndarray) or _copies_itself(type(value))
 
 
-def _read_only(array: NDArray[Any]) -> NDArray[Any]:
+def _copies_itself(kind: type) -> bool:
+    return hasattr(kind, "__array__") and hasattr(kind, "__deepcopy__") and not issubclass(kind, np.generic)
+
+
+def _is_shared(kind: type) -> bool:
+    """True for a type whose values could be written to."""
+    return issubclass(kind, (*_CONTAINERS, np.ndarray)) or _copies_itself(kind)
+
+
+def _read_only(array: Any) -> Any:
+    if not isinstance(array, np.ndarray):
+        return _copied(array)
     if not array.flags.writeable:
         return array
     view = array.view()
@@ -97,12 +112,14 @@ def _read_only(array: NDArray[Any]) -> NDArray[Any]:
     return view
 
 
-def _copied(array: NDArray[Any]) -> NDArray[Any]:
+def _copied(array: Any) -> Any:
+    if not isinstance(array, np.ndarray):
+        return array.clone() if hasattr(array, "clone") else copy.deepcopy(array)
     base: Any = array.base
     if isinstance(base, bytes):
         return array
     made = array.copy()
-    if made.dtype == object and any(issubclass(kind, _SHARED) for kind in set(map(type, made.flat))):
+    if made.dtype == object and any(map(_is_shared, set(map(type, made.flat)))):
         for place, one in enumerate(made.flat):
             made.flat[place] = _remade(one, _copied)
     return made

@@ -75,6 +75,8 @@ class Endings:
     def _refuse(self, request: LiveRequest, action: FinishRequest) -> None:
         if request.running and self._batches.by_id:
             self._batches.drop(request.id)
+        if action.outcome == Outcome.FAILED:  # what its lanes still return leaves no state
+            request.refusal = action.reason or action.outcome
         self.counts[request.app].ended(action.outcome, action.reason)
         shortfall = self._as_asked(action.shortfall)
         request.responder.refuse(request, refusal(request.app, action.outcome, action.reason, request.id, shortfall))

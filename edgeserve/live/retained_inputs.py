@@ -59,7 +59,7 @@ class RetainedInputs:
             f"its inputs were not kept: all together would hold more than {self._bytes_max} bytes",
         )
 
-    def launch(self, job: JobId) -> Tuple[Values, Any]:
+    def launch(self, job: JobId, files: Tuple[Any, ...] = ()) -> Tuple[Values, Any]:
         """The inputs of a job, which the batch holds from now on; a probe has no state."""
         inputs, size = self._inputs.pop(job)
         self.bytes -= size

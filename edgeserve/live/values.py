@@ -36,12 +36,14 @@ NO_STREAM = (
 
 class StreamState:
     """The state that a stream's requests leave for the next ones, by node. A request holds the one that was its
-    stream's when it was accepted: where a stream begins anew, the requests before go on with theirs."""
+    stream's when it was accepted: where a stream begins anew, the requests before go on with theirs. ``last``: the
+    request that each was last given to, and the files of the model that it ran on."""
 
-    __slots__ = ("states", "__weakref__")
+    __slots__ = ("states", "last", "__weakref__")
 
     def __init__(self) -> None:
         self.states: Dict[ValueKey, Any] = {}
+        self.last: Dict[ValueKey, Tuple[int, Tuple[Any, ...]]] = {}
 
 
 StreamKey = Tuple[str, str]
@@ -98,8 +100,9 @@ class RequestValues:
 
     # --- before and after a job ---------------------------------------------------------------------------------------
 
-    def launch(self, job: JobId) -> Tuple[Values, Any]:
-        """The inputs of a job and the state that its last call left behind (or ``None``); it counts as running."""
+    def launch(self, job: JobId, files: Tuple[Any, ...] = ()) -> Tuple[Values, Any]:
+        """The inputs of a job, and the state that its last call left behind, or ``None``; it counts as running. The
+        state of a stream is gone where these ``files`` of the model are others than those that made it."""
         request = self.requests[job.request_id]
         request.running += 1
         node = request.plan.nodes[job.node]
@@ -108,7 +111,7 @@ class RequestValues:
             _note_branches(request, node)
         if request.prepared and job.node in request.prepared:
             values[PREPARED] = request.prepared[job.node]
-        state = None if request.stream is None and not request.states else self._state(request, job)
+        state = None if request.stream is None and not request.states else self._state(request, job, files)
         return values, state
 
     @staticmethod
@@ -129,7 +132,8 @@ class RequestValues:
         request.running -= 1
         if request.running <= 0 and request.ended:
             del self.requests[request.id]
-        if result is None:
+        if result is None or request.refusal:
+            _let_go(None if result is None else result.state)
             return JobResult(job, "failed", reason=request.refusal or reason)
         node = request.plan.nodes[job.node]
         if node.needed or node.fan_out or result.parts is not None or result.route is not None:
@@ -236,13 +240,18 @@ class RequestValues:
 
     # --- states -------------------------------------------------------------------------------------------------------
 
-    def _state(self, request: LiveRequest, job: JobId) -> Any:
+    def _state(self, request: LiveRequest, job: JobId, files: Tuple[Any, ...]) -> Any:
         key = (job.node, job.part)
         if key in request.states:
             return request.states[key]
         if request.stream is None:
             return None
-        return request.stream_state.states.get(key)
+        kept = request.stream_state
+        files = tuple([(path, stamp) for path, stamp in files if path])  # those that have just changed are marked
+        if kept.last.get(key, (0, files))[1] != files:
+            kept.states.pop(key, None)
+        kept.last[key] = request.id, files
+        return kept.states.get(key)
 
     def _keep_state(self, request: LiveRequest, job: JobId, result: Result) -> None:
         key = (job.node, job.part)
@@ -254,7 +263,8 @@ class RequestValues:
             return
         if request.states:
             request.states.pop(key, None)
-        if request.stream is not None:
+        # A lane that hung may come back when the stream has gone on from an earlier state.
+        if request.stream is not None and request.stream_state.last[key][0] == request.id:
             request.stream_state.states[key] = result.state
             place = (request.app, request.stream)
             if self._streams.get(place) is request.stream_state:

@@ -508,8 +508,9 @@ class LiveWorld:
                 self.post(missing)
                 return
             launch = self.retained.launch
+        engine = self._engines[action.model, self.works.devices[action.lane]]
         for job in action.jobs:
-            item, state = launch(job)
+            item, state = launch(job, engine.made_from)
             items.append(item)
             states.append(state)
         control, expected_ns = None, action.expected_ns
@@ -520,7 +521,6 @@ class LiveWorld:
             control = self._batches.begin(action)
             expected_ns //= action.steps_max or 1  # it can be cut after a step: what comes could start then
         batch = items, action.size, states, action.steps_max, action.variant, control, owners, False
-        engine = self._engines[action.model, self.works.devices[action.lane]]
         now_ns = clock_ns()
         self._coalescing.launched(now_ns, expected_ns)
         self.works.gave(action, now_ns)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from typing import Any, Callable, Dict, Iterator
 
 import live_functions
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 from serving import LIB, function, served, wait_until
 
-from edgeserve import cli
+from edgeserve import App, Model, cli
 from edgeserve.async_runtime import AsyncRuntime
 from edgeserve.client import AsyncClient
 from edgeserve.config.loading import parse_config
@@ -296,3 +297,26 @@ def test_a_wrong_axis_of_a_state_is_named(said: Any, why: str, tmp_path: Any) ->
     with pytest.raises(Exception, match=f"state_axis.*{why}"):
         with served(table, str(tmp_path)):
             pass
+
+
+@pytest.mark.parametrize("meanwhile", [0, 2])
+def test_a_lane_that_comes_back_late_changes_no_stream(meanwhile: int) -> None:
+    """Its request has failed, and the stream has gone on from the state before, or will."""
+    back = threading.Event()
+
+    def counts(item: Any, state: Any) -> Any:
+        if item["n"] < 0:
+            back.wait(30)
+        return {"before": state or []}, [*(state or []), item["n"]]
+
+    lanes = {name: {"hang": "200ms"} for name in ("cpu0", "cpu1")}
+    model = Model(counts, options={"stateful": True})
+    with Runtime(models={"m": model}, apps={"a": App("m", slo="20s", stream="in_order")}, lanes=lanes) as runtime:
+        runtime.infer("a", {"n": 0}, stream="s")
+        with pytest.raises(Failed, match="hangs"):
+            runtime.infer("a", {"n": -1}, stream="s")
+        for number in range(meanwhile):
+            runtime.infer("a", {"n": number + 1}, stream="s")
+        back.set()
+        wait_until(lambda: all(lane["state"] == "up" for lane in runtime.stats()["lanes"].values()))
+        assert runtime.infer("a", {"n": 9}, stream="s")["before"] == [*range(meanwhile + 1)]

@@ -200,6 +200,7 @@ class LmEngine(Engine):
             _grows_by(facts),
             f"{self._name}/{lane}",
             self._prefill_tokens if backend.continues else 0,
+            self._files,
         )
 
     def prepare(self, item: Values, owner: str) -> Optional[Form]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, Hashable, List, Optional
 from typing import Sequence as Several
 
 from edgeserve.engines.base import Values, Written
@@ -23,12 +23,13 @@ class Sequence:
     began: ``reused``. With an encoder, the slot's memory also has what the decoder needs of the source: ``encoded``.
 
     ``release`` gives the memory back on any thread, as long as no batch runs the sequence; the rest can go on in any
-    session of the same model, which computes the memory again. A copy through pickle is released. ``written`` may be
-    asked on any thread while a batch runs the sequence.
+    session of the same model, ``of`` the same files, which computes the memory again. A copy through pickle is
+    released. ``written`` may be asked on any thread while a batch runs the sequence.
     """
 
-    def __init__(self, asked: Generation, seed: str, owner: Optional[str]) -> None:
+    def __init__(self, asked: Generation, seed: str, owner: Optional[str], of: Hashable = None) -> None:
         self.asked = asked
+        self.of = of
         self.owner = owner
         self.tokens: List[int] = list(asked.prompt)
         self.text = AnswerText(asked.stops, bool(asked.calls))

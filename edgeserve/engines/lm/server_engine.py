@@ -154,7 +154,7 @@ class ServerEngine(Engine):
 
     def open(self, lane: LaneInfo) -> Session:
         self.must_be_loaded()
-        session = ServerSession(self)
+        session = ServerSession(self, lane.name)
         self._open.append(session)
         return session
 
@@ -234,9 +234,9 @@ class RemoteItem:
 class ServerSession(Session):
     """One lane's answers. A batch is over when ``launch`` returns; what listens to it listens through its control."""
 
-    def __init__(self, engine: ServerEngine) -> None:
+    def __init__(self, engine: ServerEngine, lane: str = "") -> None:
         self._engine = engine
-        self._random = random.Random(engine.name)
+        self._random = random.Random(f"{engine.name}/{lane}")  # no two lanes draw the same answers
         self._closed = False
 
     def close(self) -> None:

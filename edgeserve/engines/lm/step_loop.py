@@ -10,7 +10,7 @@ read by an encoder whole, at the beginning of the turn that makes the first toke
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Hashable, List, NamedTuple, Optional, Tuple
 from typing import Sequence as Several
 
 import numpy as np
@@ -44,8 +44,8 @@ class BatchItem:
 
 class Language(NamedTuple):
     """The facts of the model for the loop: its name, tokenizer, grammars, the reader of items, the bytes that a token
-    adds to the memory in use, the start of the draws of answers without a seed of their own, and how many tokens of
-    prompts a turn reads at most (0: :data:`PREFILL_TOKENS_MAX`)."""
+    adds to the memory in use, the start of the draws of answers without a seed of their own, how many tokens of
+    prompts a turn reads at most (0: :data:`PREFILL_TOKENS_MAX`), and the files that it is ``of``."""
 
     name: str
     tokenizer: Tokenizer
@@ -54,6 +54,7 @@ class Language(NamedTuple):
     bytes_per_token: int
     seed: str
     prefill_tokens: int = 0
+    of: Hashable = None
 
 
 class StepLoop:
@@ -100,7 +101,7 @@ class StepLoop:
             asked = self._language.reader.read(batch.items[index])
             self._begun += 1
             owner = batch.owners[index] if index < len(batch.owners) else None
-            sequence = Sequence(asked, f"{self._language.seed}/{self._begun}", owner)
+            sequence = Sequence(asked, f"{self._language.seed}/{self._begun}", owner, self._language.of)
             sequence.constraint(self._language.grammars)  # what cannot be compiled is refused before a step
             return sequence
         if not isinstance(state, Sequence):
@@ -108,6 +109,8 @@ class StepLoop:
                 f"model {self._language.name!r}: the item's state is a {type(state).__name__}; expected "
                 "what an earlier result of this model left"
             )
+        if state.of != self._language.of:
+            raise EngineError(f"model {self.name!r}: its files were replaced within the answer; ask again")
         return state if state.holds(self._slots) else state.moved()
 
     def _seat(self, run: _Run) -> None:

@@ -126,7 +126,7 @@ class PinnedInputs:
         for name, array in feeds.items():
             packed = self._tensors.get(name)
             if name in self._on_host:
-                found[name] = torch.from_numpy(array)
+                found[name] = torch.from_numpy(np.array(array))
                 continue
             if packed is None or packed.data_ptr() != array.ctypes.data:
                 view = self.room(name, array.shape, array.dtype)

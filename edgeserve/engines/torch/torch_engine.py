@@ -117,7 +117,7 @@ class TorchEngine(Engine):
         self._program: Optional[Program] = None
         self._ports: Optional[Ports] = None
         self._kept: Set[int] = set()  # where the network's own tensors lie
-        self._copies_in = self._copies_out = False
+        self._copies_out = False
         self._footprint = Footprint(0)
 
     # --- life ---
@@ -225,7 +225,7 @@ class TorchEngine(Engine):
             with torch.inference_mode():
                 if torch.get_num_threads() != threads:  # asking also tells torch of a thread that is new to it
                     torch.set_num_threads(threads)
-                tensors = {name: _tensor(array, self._copies_in) for name, array in feeds.items()}
+                tensors = {name: _tensor(array) for name, array in feeds.items()}
                 outputs = self.call(tensors)
                 shared = self._kept | storages(tensors.values())
                 return [self._array(output, shared) for output in outputs]
@@ -334,26 +334,19 @@ class TorchEngine(Engine):
         return estimated
 
     def _look_for_sharing(self, packed: PackedBatch) -> None:
-        """Find out whether the network changes its inputs, or returns memory that its next call writes to: copies help
-        then."""
+        """Find out whether the network returns memory that its next call writes to: copies help then."""
         torch.set_num_threads(self.threads_of(self._lanes[0]))
-        self._copies_in = self._copies_out = False
+        self._copies_out = False
         for why in packed.failed.values():
             raise why
-        feeds = {name: np.array(array, copy=True) for name, array in packed.feeds.items()}
         try:
             with torch.inference_mode():
-                tensors = {name: torch.from_numpy(array) for name, array in feeds.items()}
-                first = self.call(tensors)
-                again = self.call(
-                    {name: torch.from_numpy(np.array(array, copy=True)) for name, array in packed.feeds.items()}
-                )
+                first, again = [
+                    self.call({name: torch.from_numpy(np.array(array)) for name, array in packed.feeds.items()})
+                    for _ in range(2)
+                ]
         except Exception as error:
-            raise self.failed(error, feeds) from error
-        self._copies_in = any(
-            not np.array_equal(array, packed.feeds[name], equal_nan=array.dtype.kind == "f")
-            for name, array in feeds.items()
-        )
+            raise self.failed(error, packed.feeds) from error
         self._copies_out = bool(storages(first) & storages(again))
         self.loaded_ports().unpack([output.numpy() for output in first], packed)
 
@@ -389,8 +382,6 @@ class TorchEngine(Engine):
         return array
 
 
-def _tensor(array: NDArray[Any], copies: bool) -> torch.Tensor:
-    """The array's memory as a tensor; a copy where the network writes to its inputs, or numpy may not write there."""
-    if copies or not array.flags.writeable:
-        array = np.array(array, copy=True)
-    return torch.from_numpy(array)
+def _tensor(array: NDArray[Any]) -> torch.Tensor:
+    """The array's memory as a tensor, which the network may write to: a copy of an item's own, or a constant's."""
+    return torch.from_numpy(array if array.flags.writeable and array.base is None else np.array(array))

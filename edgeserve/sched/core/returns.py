@@ -11,7 +11,7 @@ from typing import Tuple
 
 from edgeserve.sched.core.request_manager import RequestManager
 from edgeserve.sched.core.state import State
-from edgeserve.sched.protocol.actions import LatencyBreakdown, ReleaseState
+from edgeserve.sched.protocol.actions import LatencyBreakdown, LeaveOut, ReleaseState
 from edgeserve.sched.protocol.events import JobResult
 from edgeserve.sched.requests import joins
 from edgeserve.sched.requests.states import (
@@ -143,7 +143,10 @@ class Returns:
         if not self._manager.expire_on_return(job.request):
             self._manager.make_ready(job)
 
-    def _job_failed(self, job: Job, reason: str, fate: str = JOB_FAILED, can_go_on: bool = False) -> None:
+    def _job_failed(
+        self, job: Job, reason: str, fate: str = JOB_FAILED, can_go_on: bool = False, may_return: bool = False
+    ) -> None:
+        """``may_return``: its lane hangs, and may return it after all."""
         request = job.request
         if keeps_written(job):
             self._manager.end_written(job, reason, has_failed=True)
@@ -154,6 +157,8 @@ class Returns:
         request.note(self._board.now_ns, "node", job.node.name, list(job.part) or "", "failed:", reason)
         if can_go_on or job.node.spared:
             request.failure = reason
+            if may_return:
+                self._state.actions.append(LeaveOut(job.id))
             ready = joins.skip(request, job, fate)
             if self._manager.expire_on_return(request):
                 return
@@ -171,7 +176,7 @@ class Returns:
                 self._ends.drop_state(job)
             else:
                 can_go_on = self._manager.can_go_on(job) if work.lane.lost else job.node.optional
-                self._job_failed(job, reason, LOST, can_go_on)
+                self._job_failed(job, reason, LOST, can_go_on, may_return=work.lane.up)
             self._after_return(job)
 
     def give_back(self, work: Work) -> None:

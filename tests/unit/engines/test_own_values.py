@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import array
 import collections
+import copy
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -80,7 +82,24 @@ _block = bytearray(LARGE)
 _array = np.zeros(LARGE, np.uint8)
 _masked = np.ma.masked_array(np.zeros(LARGE), mask=False)
 _objects = np.array([[0], [1]] + [None], object)[:1]
+_numbers = array.array("d", [0])
 _Pair = collections.namedtuple("_Pair", "left right")
+
+
+class _Tensor:
+    """Another library's array, as torch's is one."""
+
+    def __init__(self, memory):
+        self.memory = memory
+
+    def __array__(self, *more, **by):
+        return self.memory
+
+    def __deepcopy__(self, memo):
+        return _Tensor(copy.deepcopy(self.memory))
+
+
+_tensor = _Tensor(np.zeros(3))
 
 
 class _Table(dict):
@@ -92,6 +111,8 @@ def _filled(number):
     _array[:] = number
     _masked[:] = number
     _objects[0][0] = number
+    _numbers[0] = number
+    _tensor.memory[:] = number
 
 
 REUSED = {
@@ -111,13 +132,17 @@ REUSED = {
     "a deque": lambda: collections.deque([_array]),
     "bytes in place": lambda: memoryview(_block),
     "a bytearray": lambda: _block,
+    "numbers in place": lambda: memoryview(_numbers),
+    "the standard library's array": lambda: _numbers,
+    "another library's array": lambda: _tensor,
+    "one in a list": lambda: [_tensor],
 }
 
 
 def _first_number(value):
-    while not isinstance(value, (int, np.generic)):
+    while not isinstance(value, (int, float, np.generic)):
         inner = value.values() if isinstance(value, dict) else value
-        value = next(iter(np.asarray(value).flat if isinstance(value, np.ndarray) else inner))
+        value = next(iter(np.asarray(value).flat if isinstance(value, (np.ndarray, _Tensor)) else inner))
     return int(value)
 
 
@@ -152,6 +177,17 @@ def test_what_an_engine_fills_again_for_the_next_batch_is_copied(returned):
     session = _Reusing(returned).open(LaneInfo())
     results = [session.launch(Batch([{"n": number}], 1)).result()[0] for number in (1, 2)]
     assert [_first_number(result.outputs["y"]) for result in results] == [1, 2]
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_what_a_function_writes_into_another_librarys_array_is_its_own(batched):
+    def function(item):
+        item["x"].memory[:] = 5
+        return {"x": item["x"]}
+
+    given = _Tensor(np.zeros(3))
+    assert _first_number(_run(function, {"x": given}, batched).outputs["x"]) == 5
+    assert given.memory.tolist() == [0, 0, 0]
 
 
 class _Writing(Engine):

@@ -100,6 +100,15 @@ def test_what_half_precision_rounds_is_no_mixing(precision, tmp_path):
     assert looked_at(engine, options=options) == (1, 2, 4)
 
 
+def test_what_a_network_writes_into_its_input_nobody_else_reads():
+    """It writes nothing into the example's values, which are from 0 to 1."""
+    options = {"arguments": {"inplace": True}}
+    engine = loaded(function="torch.nn:ReLU", shapes={"input": (4,)}, options=options)
+    given = np.array([1, -2, 3, -4], np.float32)
+    (result,) = engine.run(Batch([{"input": given}], 1))
+    assert result.outputs["output"].tolist() == [1, 0, 3, 0] and given.tolist() == [1, -2, 3, -4]
+
+
 def test_without_a_batch_axis_a_network_gets_one_item_as_it_is(tmp_path):
     """Time first, and a detector that sees nothing."""
     options = {"batch_axis": False, "inputs": {"x": {"shape": [-1, 2, 4]}}}

@@ -77,6 +77,23 @@ def test_answers_are_those_of_this_process_and_a_crash_costs_its_batch_alone(eng
     here.unload()
 
 
+def test_a_process_that_comes_back_with_another_file_answers_nothing_until_a_reload(engine, tmp_path):
+    session = engine.open(LANE)
+    run(session, ITEMS)
+    llama_double.write_file(tmp_path / "next.gguf")
+    (tmp_path / "next.gguf").replace(tmp_path / "model.gguf")
+    assert tokens(run(session, ITEMS)), "it has what it has read"
+    (child,) = children()
+    child.kill()
+    child.wait(10)
+    for _ in range(2):
+        with pytest.raises(EngineError, match="its files are others than it was loaded from; reload it"):
+            run(session, ITEMS)
+    engine.unload()
+    engine.load()
+    assert tokens(run(engine.open(LANE), ITEMS))
+
+
 def test_each_step_waits_for_its_processs_turn_on_the_gpu(engine):
     turns = Turns()
     session = engine.open(LANE._replace(common={NAME: turns}))

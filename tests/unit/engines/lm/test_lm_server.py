@@ -68,6 +68,12 @@ def test_a_request_carries_what_its_item_and_the_model_say(server, monkeypatch):
     assert (asked["authorization"], asked["model"]) == ("Bearer secret", "words")
 
 
+def test_two_lanes_draw_two_answers(server):
+    engine = made(server, temperature=1.0)
+    answers = [run(engine.open(LaneInfo(name=lane)), [ITEM])[0].outputs["text"] for lane in ("cpu0", "cpu1")]
+    assert answers[0] != answers[1]
+
+
 def test_the_answers_of_a_batch_are_written_at_the_same_time_and_it_can_be_cut_while_the_server_is_silent(server):
     session = made(server).open(LaneInfo())
     server.go.clear()
