@@ -167,7 +167,7 @@ class FrigateFront(Front):
         """The next message, frame by frame, and the connection that it came by; no frames for one that is none of
         Frigate's, of which no more is copied than that takes."""
         frame = await socket.recv(copy=False)
-        frames, count, file = [bytes(frame.buffer)], 1, int(frame.get(zmq.SRCFD))
+        frames, count = [bytes(frame.buffer)], 1
         while frame.more:  # a message comes whole, so that its next frame is there
             frame = plain.recv(zmq.NOBLOCK, copy=False)
             count += 1
@@ -176,6 +176,7 @@ class FrigateFront(Front):
                 frames.append(bytes(frame.buffer))
             elif not count % FRAMES_AT_ONCE:
                 await asyncio.sleep(0)
+        file = int(frame.get(zmq.SRCFD))  # before libzmq 4.3.5 a message's first frame does not tell it
         if len(frames) == count:
             return frames, file
         self._troubles.tell("malformed", f"a message of {count} frames, or with a long header, is no request")

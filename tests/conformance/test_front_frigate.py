@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 from typing import Any, Callable
 
@@ -54,6 +55,18 @@ class TestFrigate(FrontConformance):
             return ANSWERED if np.frombuffer(frame, np.float32).any() else EMPTY
         finally:
             socket.close()
+
+    def test_a_libzmq_that_tells_no_connection_for_a_first_frame(self, server: Any, monkeypatch: Any) -> None:
+        """As 4.3.4 does, which pyzmq before 26 brings."""
+        get = zmq.Frame.get
+
+        def told(frame: Any, option: Any) -> Any:
+            if option == zmq.SRCFD and len(frame) == 5 and frame.bytes[:1] == b"\0":
+                raise zmq.ZMQError(errno.EINVAL)
+            return get(frame, option)
+
+        monkeypatch.setattr(zmq.Frame, "get", told)
+        self.ends_as(server, "answers", ANSWERED)
 
     async def ask_too_much(self, place: str, app: str) -> str:
         return await self.ask(place, app, {"model_name": "x" * 60_000})

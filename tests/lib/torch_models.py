@@ -6,6 +6,7 @@ import os
 import warnings
 from typing import Any, Dict, List, Tuple
 
+import pytest
 import torch
 
 
@@ -77,6 +78,8 @@ def exported(
     directory: str, module: torch.nn.Module, inputs: Tuple[torch.Tensor, ...], largest: int = 8, name: str = "net.pt2"
 ) -> str:
     """Write ``module`` with torch.export, with a batch of 1 to ``largest``."""
+    if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 4):
+        pytest.skip("exported programs need torch 2.4 or later")
     batch = torch.export.Dim("batch", min=1, max=largest)
     program = torch.export.export(module.eval(), inputs, dynamic_shapes=tuple({0: batch} for _ in inputs))
     torch.export.save(program, os.path.join(directory, name))

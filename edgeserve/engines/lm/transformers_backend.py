@@ -137,8 +137,9 @@ class TransformersBackend:
                 self.unload()
                 raise EngineError(
                     f"model {self._model!r}: {name} cannot be served: {error}. Expected a network without an encoder, "
-                    "or one such as T5, BART or Marian; serve it by llama.cpp (options.backend = 'llama.cpp', a GGUF "
-                    "file) or by a server (options.backend = 'openai')"
+                    f"or one such as T5, BART or Marian (BART's kind with transformers 4.52 or later; this is "
+                    f"{transformers.__version__}); serve it by llama.cpp (options.backend = 'llama.cpp', a GGUF file) "
+                    "or by a server (options.backend = 'openai')"
                 ) from error
             raise
         finally:

@@ -13,11 +13,18 @@ from edgeserve.engines.port import Port
 from edgeserve.engines.torch.programs import CHANCE, NO_BOUND, NUMPY_OF, Program, tensors_of
 from edgeserve.errors import ConfigError, EngineError
 
+EXPORTS_SINCE = 2, 4
+"""torch's release whose programs say names and batch sizes as later ones do: 2.2 calls inputs otherwise, 2.1 has other
+ranges."""
+
 
 def from_export(
     model: ModelConfig, options: Options, path: str, device: torch.device, precision: Optional[torch.dtype]
 ) -> Program:
-    """The network of a file of ``torch.export.save``."""
+    """The network of a file of ``torch.export.save``. Raises :class:`EngineError` where torch is too old for it."""
+    old = f"model {model.name!r}: {path} is an exported program, and torch is {torch.__version__}; expected"
+    if tuple(map(int, torch.__version__.split(".")[:2])) < EXPORTS_SINCE:
+        raise EngineError(f"{old} {EXPORTS_SINCE[0]}.{EXPORTS_SINCE[1]} or later; install it, or serve TorchScript")
     program = torch.export.load(path)
     if precision is not None:
         raise ConfigError(
@@ -25,8 +32,13 @@ def from_export(
             "export it in that precision"
         )
     if device.type != "cpu":
-        from torch.export.passes import move_to_device_pass
-
+        try:
+            from torch.export.passes import move_to_device_pass
+        except ModuleNotFoundError:
+            raise EngineError(
+                f"{old} one with torch.export.passes, which moves it to {device.type}; install a newer one, or serve "
+                "it on a CPU lane or as TorchScript"
+            ) from None
         program = move_to_device_pass(program, device)
     if "inputs" in options:
         raise ConfigError(f"{options.where('inputs')}: an exported program says itself what it takes; leave it out")

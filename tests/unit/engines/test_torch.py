@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import sys
 import threading
 
 import numpy as np
@@ -13,6 +15,7 @@ from edgeserve.config.loading import load_config
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
 from edgeserve.engines.base import Batch, LaneInfo, run_batch
+from edgeserve.engines.options import Options
 from edgeserve.engines.row_check import Remembers, row_check_of
 from edgeserve.errors import ConfigError, DeviceLost, DeviceMissing, EngineError, OutOfMemory
 
@@ -22,6 +25,7 @@ import torch
 import torch_models
 
 from edgeserve.engines.torch.failures import asked_bytes, failure_of
+from edgeserve.engines.torch.reading import read_program
 
 CPU = torch.device("cpu")
 ONES = Batch([{"x": np.ones(4, np.float32)}], 1)
@@ -228,6 +232,22 @@ def test_an_exported_program_says_what_it_takes_and_how_large_a_batch(tmp_path):
         loaded(tmp_path, file=file, shapes={}, options={"inputs": {"x": {}}})
     with pytest.raises(ConfigError, match="keeps the types"):
         loaded(tmp_path, file=file, shapes={}, options={"precision": "float16"})
+
+
+@pytest.mark.parametrize("version", ["2.1.0a0+41361538.nv23.06", "2.3.1"])
+def test_an_exported_program_needs_a_torch_that_describes_it(tmp_path, monkeypatch, version):
+    (tmp_path / "net.pt2").write_bytes(b"PK")
+    monkeypatch.setattr(torch, "__version__", version)
+    with pytest.raises(EngineError, match=f"torch is {re.escape(version)}; expected 2.4 or later"):
+        loaded(tmp_path, file="net.pt2")
+
+
+def test_a_torch_that_moves_no_exported_program_is_said(tmp_path, monkeypatch):
+    file = torch_models.exported(str(tmp_path), torch_models.Linear(), (torch.ones(2, 4),))
+    monkeypatch.setitem(sys.modules, "torch.export.passes", None)
+    model = ModelConfig("net", "torch", file=file)
+    with pytest.raises(EngineError, match="expected one with torch.export.passes, which moves it to meta"):
+        read_program(model, Options(model, ()), str(tmp_path), torch.device("meta"), None)
 
 
 def test_outputs_of_an_exported_program_have_the_names_of_its_dict(tmp_path):

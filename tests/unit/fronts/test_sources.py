@@ -233,6 +233,8 @@ DAMAGE = {
 @pytest.mark.parametrize("case", DAMAGE)
 def test_a_damaged_picture_of_any_codec_is_left_out_and_no_more(tmp_path, caplog, case):
     codec, form, damaged, whole_bytes = DAMAGE[case]
+    if codec == "libx265" and pytest.importorskip("av").library_versions["libavcodec"] < (62,):
+        pytest.skip("FFmpeg before 8 makes such a picture up without a word")
     path = pictures(tmp_path / "film", 70, damaged, codec, form, whole_bytes, rate=50, size=(320, 240))
     source = source_of(path, itertools.count().__next__, 0.0, "av")  # a host that is never early
     numbers = [round(50 * time_s) for time_s, _ in source.frames(threading.Event())]
@@ -288,7 +290,7 @@ def test_a_damaged_part_of_a_multipart_stream_costs_one_frame(damage):
 def test_a_camera_whose_packets_have_no_pictures_any_more_is_opened_again(tmp_path):
     path = pictures(tmp_path / "film.mp4", 70, set(range(12, 70)), "mpeg2video", "mp4", 6, rate=50)
     source = source_of(path, itertools.count().__next__, 0.0, "av")
-    assert len(list(source.frames(threading.Event()))) == 12  # of a file, which ends
+    assert len(list(source.frames(threading.Event()))) in (11, 12)  # FFmpeg before 8 keeps the last to itself
     source.is_live = True
     with pytest.raises(SourceEnded, match="in a row"):
         list(source.frames(threading.Event()))

@@ -76,7 +76,10 @@ def test_the_bindings_have_every_call_that_the_adapter_makes():
     pytest.importorskip("cuda", reason="pip install 'edgeserve-runtime[gpu]'")
     used = set(re.findall(r'"(cu[A-Z]\w+)"', inspect.getsource(Driver))) - {"cuGraphInstantiateWithFlags"}
     assert len(used) > 35
-    assert [name for name in sorted(used) if not hasattr(driver_module.binding(), name)] == []
+    binding = driver_module.binding()
+    if not hasattr(binding, "cuGreenCtxStreamCreate"):  # of CUDA 11: a share of the multiprocessors is refused
+        used = {name for name in used if "Green" not in name and "Resource" not in name}
+    assert [name for name in sorted(used) if not hasattr(binding, name)] == []
 
 
 def calls_of(kind):

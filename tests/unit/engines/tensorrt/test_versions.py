@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import types
+from pathlib import Path
 
 import pytest
 
@@ -45,6 +47,16 @@ def test_the_double_of_a_version_has_that_versions_names_alone(version):
         built = trt_double.library(version)[template.__name__]
         public = {name for name in vars(built) if not name.startswith("_")}
         assert public == {name for name in vars(template) if name in trt_names.names_of(template.__name__, version)}
+
+
+def test_parameters_are_given_by_place():
+    """The double's methods call them by other names than TensorRT's."""
+    methods = {name for members in trt_names.API["classes"].values() for name in members}
+    for path in Path(versions.__file__).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in methods:
+                own = isinstance(node.func.value, ast.Name) and node.func.value.id == "self"
+                assert own or not node.keywords, f"{path.name}:{node.lineno} {node.func.attr}"
 
 
 @pytest.mark.parametrize(

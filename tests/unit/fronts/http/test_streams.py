@@ -328,8 +328,11 @@ def replies_of(backend):
     async def write(packed):
         written.append(KINDS["ModelStreamInferResponse"].FromString(packed))
 
-    stream = InferStream(OpenInference(backend).stream, "", Held(Places(10**9), "a"), 10**9, AtOnce(10**6))
-    asyncio.run(asyncio.wait_for(stream.run(read, write), 30))
+    async def run():  # before Python 3.10 locks belong to the loop in which they are made
+        stream = InferStream(OpenInference(backend).stream, "", Held(Places(10**9), "a"), 10**9, AtOnce(10**6))
+        await asyncio.wait_for(stream.run(read, write), 30)
+
+    asyncio.run(run())
     return written
 
 
