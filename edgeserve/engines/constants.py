@@ -38,7 +38,7 @@ def cast_exactly(value: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
 
 
 def constant_of(where: str, port: Port, value: Any) -> NDArray[Any]:
-    """The array that a value stands for, which nobody may write to: a single number fills the port's shape."""
+    """The array that a value stands for, which is read-only: a single number fills the port's shape."""
     try:
         array = cast_exactly(value, np.dtype(port.dtype))
         if array.size == 1 and (array.ndim == 0 or all(dim in (1, None) for dim in port.dims)):

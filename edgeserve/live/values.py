@@ -102,7 +102,7 @@ class RequestValues:
 
     def launch(self, job: JobId, files: Tuple[Any, ...] = ()) -> Tuple[Values, Any]:
         """The inputs of a job, and the state that its last call left behind, or ``None``; it counts as running. The
-        state of a stream is gone where these ``files`` of the model are others than those that made it."""
+        state of a stream is gone where these ``files`` of the model differ from the files that it was made with."""
         request = self.requests[job.request_id]
         request.running += 1
         node = request.plan.nodes[job.node]
@@ -247,7 +247,7 @@ class RequestValues:
         if request.stream is None:
             return None
         kept = request.stream_state
-        files = tuple([(path, stamp) for path, stamp in files if path])  # those that have just changed are marked
+        files = tuple([(path, stamp) for path, stamp in files if path])  # files that have just changed are marked
         if kept.last.get(key, (0, files))[1] != files:
             kept.states.pop(key, None)
         kept.last[key] = request.id, files

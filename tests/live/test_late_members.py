@@ -1,4 +1,4 @@
-"""What a lane that hung returns after all, when its request has gone on without it."""
+"""Results that a hung lane returns late, when the request has gone on without it."""
 
 from __future__ import annotations
 

@@ -206,7 +206,7 @@ def test_noise_tells_no_apps_apart(seed, noise, slow):
 
 
 def test_profiled_times_alone_tell_apps_apart():
-    """Where inputs of each app are alike, and those of two are not."""
+    """Inputs of each app are alike, inputs of two are not."""
     spread = [0.99, 1.0, 1.01] * 5
     near = {app: [round((4 + 3 * each * at) * MS) for each in spread] for app, at in (("a", 1.0), ("b", 1.01))}
     apart = {app: [round((4 + 3 * each * at) * MS) for each in spread] for app, at in (("a", 1.0), ("b", 1.5))}
