@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Dict, Mapping, Tuple
 
+from replicate.rtlm.continuous import KIND
 from replicate.rtlm.world import System
 
 PLAN = System("plan", {}, "continuous")
-CONTINUOUS_FIFO = System("edf", {}, "continuous")
+CONTINUOUS_FIFO = System(KIND, {}, "continuous")
 """All requests have one SLO: the earliest deadline first is the order of arrival."""
 
 GATHERED = "plan, gathered"
