@@ -43,9 +43,6 @@ CEILINGS: Final = 8
 EQUAL: Final = 0.98
 """The share of the most per time: of candidates that bring as much, the one of most jobs goes."""
 
-SERVED: Final = 0.8
-"""Two batches that bring this share of what waits are compared by what both bring per time, not the first alone."""
-
 
 class JobRow(NamedTuple):
     """A job that a batch could hold. ``slack_ns`` is how long it can wait alone, ``worth`` what it brings in time,
@@ -279,8 +276,6 @@ class Unequal(PlainModels):
                 or (len(choice.rows) == len(best.rows) and rate * best.takes_ns > best.gain)
             ):
                 best = choice
-        if len(lane.models) == 1:  # else other work may go between the two
-            best = _best_of_two(choices, rows, lane.models[queues.model], law, at_ns) or best
         press = min([max(0, choice.slack_ns) / _k_ns(choice.rows) for choice in choices])
         return self._made(best, law, queues.lost, press, board)
 
@@ -353,27 +348,6 @@ def _choices(rows: Sequence[JobRow], latency: BatchTime, law: Law, at_ns: int) -
             if size >= len(shorter):
                 break
     return found or [_choice(rows[:1], latency.sizes[0], law, at_ns)]
-
-
-def _best_of_two(
-    choices: Sequence[UnequalChoice], rows: Sequence[JobRow], latency: BatchTime, law: Law, at_ns: int
-) -> UnequalChoice | None:
-    """The batch that brings most per time together with one of all that it leaves; None where no two bring most of what
-    waits. Short inputs alone bring more per time than with a long one, and cost more lane time where both go."""
-    least = SERVED * sum([row.worth for row in rows])
-    best, best_rate = None, 0.0
-    for choice in choices:
-        if len(rows) - len(choice.rows) > latency.size_max:
-            continue
-        gain, takes_ns = choice.gain, choice.takes_ns
-        if len(choice.rows) < len(rows):
-            held = {row.seq for row in choice.rows}
-            rest = [row for row in rows if row.seq not in held]
-            then = _choice(rest, latency.size_for[len(rest)], law, at_ns + takes_ns)
-            gain, takes_ns = gain + then.gain, takes_ns + then.takes_ns
-        if gain >= least and gain > best_rate * takes_ns:
-            best, best_rate = choice, gain / takes_ns
-    return best
 
 
 def _choice(rows: Sequence[JobRow], size: int, law: Law, at_ns: int) -> UnequalChoice:
