@@ -304,7 +304,6 @@ MECHANISMS: Tuple[Mechanism, ...] = (
     ),
     Mechanism("plan: laws of unequal inputs", "plan/law.py", (Part(Unequal, "_is_wide", says(False)),)),
     Mechanism("plan: apps whose inputs differ", "plan/input_spread.py", (Part(law, "apps_differ", says(False)),)),
-    Mechanism("plan: two batches of unequal inputs", "plan/unequal.py", (Part(unequal, "_best_of_two", says(None)),)),
     Mechanism(
         "plan: declared lengths",
         "plan/law.py",

@@ -298,14 +298,3 @@ def test_after_a_rest_a_batch_is_as_full_as_its_first_deadline_allows(length, ot
     asked = [driver.request("a", slo, hints={} if length is None else {"length": length}) for slo in (80, *[500] * 3)]
     asked += [driver.request(name, 900) for name in others]
     assert started(driver.step(*map(RequestArrived, asked))) == [[1]]
-
-
-@pytest.mark.parametrize(("others", "first"), [({}, [2, 3, 4, 5]), ({"n": {1: 15}}, [2, 3, 4])])
-def test_a_long_input_goes_with_short_ones_where_that_takes_the_lane_less_time(others, first):
-    """All four take 146 ms; three of them 89, and the long one 81 after them. Other work may go between those."""
-    apps = {"a": "m", **{f"of {name}": name for name in others}}
-    driver = Driver({"m": {size: 60 + 10 * size for size in (1, 2, 4)}, **others}, apps, policy="plan")
-    ask(driver, 1.0, slo=9999)
-    ask(driver, 1.0, 1.0, 1.0, 3.0, slo=9999)
-    (batch,) = started(driver.finish(at=70))
-    assert sorted(batch) == first
