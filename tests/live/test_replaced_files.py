@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-onnx_models = pytest.importorskip("onnx_models")
+pytest.importorskip("onnx", reason="the onnx package makes the test models; pip install -e '.[test]'")
+pytest.importorskip("onnxruntime", reason="pip install -e '.[onnx]'")
 
 from lm_models import tiny  # noqa: E402
 from onnx_models import FLOAT, helper, save  # noqa: E402
