@@ -13,9 +13,9 @@ import pytest
 pytest.importorskip("onnx", reason="the onnx package makes the test models; pip install -e '.[test]'")
 pytest.importorskip("onnxruntime", reason="pip install -e '.[onnx]'")
 
-from lm_models import tiny  # noqa: E402
-from onnx_models import FLOAT, helper, save  # noqa: E402
-from serving import served  # noqa: E402
+from lm_models import tiny
+from onnx_models import FLOAT, helper, save
+from serving import served
 
 ASKED = {"prompt": "The quick brown fox", "max_tokens": 180, "ignore_eos": True}
 
