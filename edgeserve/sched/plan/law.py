@@ -231,7 +231,7 @@ class Law:
         growths = {app: [(time - self._fixed) / usual for time in times] for app, times in alone.items()}
         singles: Dict[str, List[float]] = {app: list(ratios) for app, ratios in growths.items()}
         for row in rows:
-            if row.size == 1 and not row.own:
+            if row.size == self.first and not row.own and len(row.draws) == 1 and row.draws[0][1] == 1:
                 singles.setdefault(row.draws[0][0], []).append(self._growth(row) / usual)
         fixed = self._fixed / (self._factors[self._latency.size_max] * usual)
         logs = [(row.size, math.log(ratio)) for row, ratio in beside]

@@ -211,3 +211,11 @@ def test_profiled_times_alone_tell_apps_apart():
     near = {app: [round((4 + 3 * each * at) * MS) for each in spread] for app, at in (("a", 1.0), ("b", 1.01))}
     apart = {app: [round((4 + 3 * each * at) * MS) for each in spread] for app, at in (("a", 1.0), ("b", 1.5))}
     assert law(alone=apart).is_wide and not law(alone=near).is_wide
+
+
+def test_apps_are_told_apart_where_the_smallest_batch_has_room_for_more():
+    known, draw = Law(times(sizes=(4, 8), fixed=FIXED)), random.Random(6)
+    for _ in range(60):
+        app, noise = draw.choice("ab"), math.exp(draw.gauss(0.0, 0.02))
+        known.took(4, jobs(1, app), round((FIXED + 12 * {"a": 0.8, "b": 1.2}[app]) * MS * noise))
+    assert known.is_wide
