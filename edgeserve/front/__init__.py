@@ -7,10 +7,10 @@ clients is the same for every protocol, and is here once. Pictures and sound are
 * The contract: :class:`Front` and its :class:`FrontSettings`, whose keys ``[front.NAME]`` has; :data:`Ready`. Readers
   of keys: :func:`entry` with :func:`string`, :func:`boolean`, :func:`integer`, :func:`number`, :func:`size`,
   :func:`duration`, :func:`one_of`, :func:`tuple_of`, :func:`table_of`; :func:`takes` marks one of your own.
-* Who asks, for the server's shares among clients: :func:`user_at`, :func:`user_of_address`,
-  :func:`user_of_file`, :func:`origin_of`, and :class:`Tokens`, which :func:`read_tokens` reads.
+* Who asks, for the server's shares among clients: :func:`user_at`, :func:`user_of_address`, :func:`origin_of`, and
+  :class:`Tokens`, which :func:`read_tokens` reads.
 * Bounds: :class:`Places` of requests or bytes, which one call has as :class:`Held`; :class:`Seats` of what lasts, which
-  :func:`seated` takes for a block.
+  :func:`seated` takes for a block, and :class:`Connections` for each connection that asyncio accepts.
 * Which app takes what the front brings: :class:`ServedApp`, :func:`app_for`, :func:`of_any`, :func:`of_text`,
   :data:`STREAMS`; values as JSON: :func:`inputs_from_json`, :func:`as_json`, :func:`array_of`.
 * What of a text no piece had: :func:`rest_of`.
@@ -38,9 +38,10 @@ from edgeserve.config.readers import (
     tuple_of,
 )
 from edgeserve.config.text_files import read_text
+from edgeserve.front.accepting import Connections
 from edgeserve.front.contract import Front, FrontSettings, Ready
 from edgeserve.front.numbers import array_of
-from edgeserve.front.origins import Tokens, origin_of, read_tokens, user_at, user_of_address, user_of_file
+from edgeserve.front.origins import Tokens, origin_of, read_tokens, user_at, user_of_address
 from edgeserve.front.own_errors import ClientGone, Forbidden, NotServed, Unauthorized
 from edgeserve.front.pieces import rest_of
 from edgeserve.front.places import Held, Places, Seats, seated
@@ -60,6 +61,7 @@ from edgeserve.front.topics import key_of, label_of, topic_part
 __all__ = [
     "STREAMS",
     "ClientGone",
+    "Connections",
     "Forbidden",
     "Front",
     "FrontSettings",
@@ -103,5 +105,4 @@ __all__ = [
     "tuple_of",
     "user_at",
     "user_of_address",
-    "user_of_file",
 ]

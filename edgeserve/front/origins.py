@@ -16,9 +16,8 @@ from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
 from edgeserve.config.text_files import read_text
 from edgeserve.errors import ConfigError
 from edgeserve.front.own_errors import Unauthorized
-from edgeserve.ipc.connections import owner_of
 from edgeserve.ipc.other_end import address_owner as _of_address
-from edgeserve.ipc.other_end import owner_of_tcp
+from edgeserve.ipc.other_end import owner_of, owner_of_tcp
 from edgeserve.owners import user_of
 
 log = logging.getLogger("edgeserve")
@@ -129,12 +128,8 @@ def user_at(connection: Any) -> str:
     peer, own = connection.get_extra_info("peername"), connection.get_extra_info("sockname")
     if isinstance(peer, tuple) and isinstance(own, tuple):
         return user_of_address(str(peer[0]), int(peer[1]), [own])
-    return _of_address("")
-
-
-def user_of_file(file: int) -> str:
-    """The same of a connection by its open file, such as the ``SRCFD`` of a message of ZeroMQ."""
-    return user_of(owner_of(file, same_host=False))
+    one = connection.get_extra_info("socket")
+    return user_of(owner_of(one)) if one is not None else _of_address("")
 
 
 def user_of_address(address: str, port: int, own: Sequence[Tuple[Any, ...]]) -> str:

@@ -12,46 +12,62 @@ has its own: the answer is yes, and no file is ever taken.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import logging
 import math
-from collections import Counter
+import os
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Dict, List, Optional, Set, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 import numpy as np
-import zmq
-import zmq.asyncio
 
 from edgeserve.client import AsyncClient
 from edgeserve.errors import BadInput, ConfigError, EdgeServeError, Rejected
-from edgeserve.front import Front, FrontSettings, Places, Ready, Troubles, entry, number, one_of, string, user_of_file
+from edgeserve.front import (
+    Connections,
+    Front,
+    FrontSettings,
+    Held,
+    Places,
+    Ready,
+    Troubles,
+    entry,
+    host_and_port,
+    number,
+    one_of,
+    string,
+)
 from edgeserve.front.images import ERROR_CHARS
 from edgeserve.fronts.detections import FORMS, MODEL_TYPES, rows_of
 from edgeserve.fronts.image_apps import AppInput, the_input
+from edgeserve.fronts.req_sockets import OddPeer, as_message, read_message, shake_hands
 
 log = logging.getLogger("edgeserve")
 
+EXAMPLE = "tcp://127.0.0.1:5555"
 ROWS = 20
-MESSAGE_BYTES_MAX = 64 * 1024**2
-TOGETHER_MAX = 64
-"""Requests that are open at once; a Frigate has one per detector."""
+CONNECTIONS_MAX, CONNECTIONS_OF_ONE_MAX = 256, 128
+"""A Frigate has one per detector."""
 
-OF_ONE_MAX = 2
-"""The most of them of one connection: Frigate's asks one at a time, and gives up before it asks again."""
+BYTES_MAX = 128 * 1024**2
+"""Of requests that are read and not answered, over all connections."""
 
-FRAMES_MAX = 4
-"""The sender's name, an empty frame, a header and an image."""
-
-FRAMES_AT_ONCE = 1000
-"""Frames too many that are thrown away before others have a turn: about a millisecond."""
+TOGETHER_MAX = 32
+"""Requests with the server at once, one of a connection: Frigate waits for an answer before it asks again. Others wait
+behind those of an owner that fills its places."""
 
 HEADER_BYTES_MAX = 4096
 """Frigate's has about 100."""
 
+IMAGE_BYTES_MAX = 64 * 1024**2
+
 MARGIN = 0.9
 """The deadline's part of Frigate's time-out: the answer travels, too."""
+
+EMPTY = bytes(ROWS * 6 * 4)
+"""An answer without boxes."""
 
 MODEL_ANSWER = json.dumps({"model_available": True, "model_loaded": True, "model_saved": False}).encode()
 
@@ -63,7 +79,7 @@ class Frigate(FrontSettings):
     """``[front.frigate]``: the app that is asked for every image, and how."""
 
     app: str = entry(string, "")  # the app that is asked for every image
-    listen: str = entry(string, "tcp://127.0.0.1:5555")  # what Frigate's detector names as endpoint
+    listen: str = entry(string, EXAMPLE)  # what Frigate's detector names as endpoint
     timeout_ms: float = entry(number(1.0), 200.0)  # Frigate's request_timeout_ms
     form: str = entry(one_of("", *FORMS), "")  # how the model answers; "" = as Frigate's model_type says
     score: float = entry(number(0.0, 1.0), 0.4)  # the least score of a box
@@ -83,7 +99,9 @@ class FrigateFront(Front):
         self._score_min = settings.score
         self._input = AppInput("", "", (), "none", 0.0)
         self._troubles = Troubles("frigate")
-        self._places = Places(TOGETHER_MAX, "images without an answer", lasting=True)  # by the owner of a connection
+        self._places = Places(TOGETHER_MAX, "images without an answer", lasting=True)
+        self._bytes = Places(BYTES_MAX, "bytes of images", lasting=True)
+        self._numbers = itertools.count(1)
         self.answered = 0
         self.empty = 0
         self.refused = 0
@@ -104,112 +122,118 @@ class FrigateFront(Front):
 
     async def serve(self, stopped: asyncio.Event, ready: Ready) -> None:
         """See :class:`~edgeserve.front.Front`."""
-        listen = self.settings.listen
-        context = zmq.asyncio.Context()
-        socket = context.socket(zmq.ROUTER)
-        socket.setsockopt(zmq.MAXMSGSIZE, MESSAGE_BYTES_MAX)
-        socket.setsockopt(zmq.LINGER, 0)
+        connections = Connections(self._converse, CONNECTIONS_MAX, CONNECTIONS_OF_ONE_MAX)
+        server, place = await self._listen(connections)
         try:
-            try:
-                socket.bind(listen)
-            except zmq.ZMQError as error:
-                where = f"{self.settings.where('listen')} = {listen!r}"
-                raise ConfigError(f"{where}: {error}; expected such as tcp://127.0.0.1:5555") from None
-            ready(socket.getsockopt_string(zmq.LAST_ENDPOINT))
-            await self._answer_all(socket, stopped)
+            ready(place)
+            await stopped.wait()
         finally:
-            socket.close()
-            context.term()
+            server.close()
+            await connections.close()
+            if place.startswith("ipc://"):
+                with suppress(OSError):
+                    os.unlink(place[len("ipc://") :])
 
-    async def _answer_all(self, socket: Any, stopped: asyncio.Event) -> None:
-        open_now: Set[asyncio.Task[None]] = set()
-        of_one: Counter[int] = Counter()
-        plain = zmq.Socket.shadow(socket.underlying)
-        ending = asyncio.ensure_future(stopped.wait())
+    async def _listen(self, connections: Connections) -> Tuple[asyncio.AbstractServer, str]:
+        where, listen = self.settings.where("listen"), self.settings.listen
+        transport, _, address = listen.partition("://")
         try:
-            while not stopped.is_set():
-                coming = asyncio.ensure_future(self._received(socket, plain))
-                await asyncio.wait({coming, ending}, return_when=asyncio.FIRST_COMPLETED)
-                if not coming.done():
-                    coming.cancel()
-                    break
-                frames, file = coming.result()
-                if not frames or of_one[file] >= OF_ONE_MAX:
-                    self.refused += 1
-                    continue  # its sender gives up after the time-out
-                origin = user_of_file(file)
-                try:
-                    self._places.enter(origin)
-                except Rejected as error:
-                    self.refused += 1
-                    self._troubles.tell("full", str(error))
-                    continue
-                task = asyncio.ensure_future(self._answer(socket, frames, origin))
-                open_now.add(task)
-                of_one[file] += 1
-                task.add_done_callback(partial(self._ended, open_now, of_one, file, origin))
+            if transport == "ipc" and address:
+                return await asyncio.start_unix_server(connections.accept, address), listen
+            if transport == "tcp" and address.endswith(":*"):
+                address = address[:-1] + "0"
+            host, port = host_and_port(where, address if transport == "tcp" else "", EXAMPLE)
+            server = await asyncio.start_server(connections.accept, "0.0.0.0" if host == "*" else host, port)
+        except (OSError, ConfigError) as error:
+            raise ConfigError(f"{where} = {listen!r}: {error}; expected such as {EXAMPLE}") from None
+        bound = server.sockets[0].getsockname()[1]
+        return server, f"tcp://{address.rpartition(':')[0]}:{bound}"
+
+    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, origin: str) -> None:
+        """Answer one connection's requests, one after the other; the next is read meanwhile, so that a client that goes
+        ends its request."""
+        stream = f"frigate-{os.getpid()}-{next(self._numbers)}"
+        tasks: List[asyncio.Future[Any]] = []
+        rooms: List[Held] = []  # of the request that is answered, and of the next
+        try:
+            coming = asyncio.ensure_future(self._read(reader, writer, origin, rooms))
+            while True:
+                tasks = [coming]
+                frames = await coming
+                if frames is None:
+                    return
+                coming = asyncio.ensure_future(self._read(reader, None, origin, rooms))
+                answering = asyncio.ensure_future(self._answer(frames, origin, stream))
+                tasks = [coming, answering]
+                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                if coming.done() and coming.result() is None:
+                    return
+                writer.write(as_message(await answering))
+                rooms.pop(0).close()
+                await writer.drain()
         finally:
-            ending.cancel()
-            for task in list(open_now):
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(*open_now, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
+            for room in rooms:
+                room.close()
 
-    def _ended(
-        self, open_now: Set[Any], of_one: Counter[int], file: int, origin: str, task: asyncio.Task[None]
-    ) -> None:
-        open_now.discard(task)
-        self._places.leave(origin)
-        of_one[file] -= 1
-        if not of_one[file]:
-            del of_one[file]
+    async def _read(
+        self, reader: asyncio.StreamReader, new: Optional[asyncio.StreamWriter], origin: str, rooms: List[Held]
+    ) -> Optional[List[bytes]]:
+        """The next request of a connection, for which ``rooms`` gets one more; None at the connection's end. One that
+        is ``new`` is greeted first."""
+        try:
+            if new is not None:
+                await shake_hands(reader, new)
+            rooms.append(Held(self._bytes, origin))
+            frames, too_long = await read_message(reader, (HEADER_BYTES_MAX, IMAGE_BYTES_MAX), rooms[-1].set)
+        except (OddPeer, Rejected) as error:
+            self.refused += 1
+            kind = "malformed" if isinstance(error, OddPeer) else "full"
+            self._troubles.tell(kind, f"{origin}: a connection is ended: {error}")
+            return None
+        except (ConnectionError, asyncio.IncompleteReadError):
+            return None
+        if too_long:
+            text = f"a header of more than {HEADER_BYTES_MAX} bytes is no request; answered as an empty image"
+            self._troubles.tell("malformed", text)
+        return frames
 
-    async def _received(self, socket: Any, plain: Any) -> Tuple[List[bytes], int]:
-        """The next message, frame by frame, and the connection that it came by; no frames for one that is none of
-        Frigate's, of which no more is copied than that takes."""
-        frame = await socket.recv(copy=False)
-        frames, count = [bytes(frame.buffer)], 1
-        while frame.more:  # a message comes whole, so that its next frame is there
-            frame = plain.recv(zmq.NOBLOCK, copy=False)
-            count += 1
-            size = frame.buffer.nbytes
-            if count <= FRAMES_MAX and (size <= HEADER_BYTES_MAX or count == FRAMES_MAX):
-                frames.append(bytes(frame.buffer))
-            elif not count % FRAMES_AT_ONCE:
-                await asyncio.sleep(0)
-        file = int(frame.get(zmq.SRCFD))  # before libzmq 4.3.5 a message's first frame does not tell it
-        if len(frames) == count:
-            return frames, file
-        self._troubles.tell("malformed", f"a message of {count} frames, or with a long header, is no request")
-        return [*frames[:2], b""] if len(frames) > 1 else [], file  # answered as an empty image
-
-    async def _answer(self, socket: Any, frames: List[bytes], origin: str) -> None:
-        if len(frames) < 3 or frames[1]:
-            return  # no REQ socket: it waits for no answer
-        about = _model_question(frames[2])
+    async def _answer(self, frames: List[bytes], origin: str, stream: str) -> bytes:
+        about = _model_question(frames[0])
         if about:
             self._troubles.tell(about, f"{about}: Frigate's model is not used; app {self._app!r} answers with its own")
-            await socket.send_multipart([frames[0], b"", MODEL_ANSWER])
-            return
-        self.answered += 1
+            return MODEL_ANSWER
         rows: Optional[Any] = None
         try:
-            rows = await self._rows(frames[0], frames[2:], origin)
+            self._places.enter(origin)
+        except Rejected as error:
+            self.refused += 1
+            self._troubles.tell("full", f"an image is answered as empty: {error}")
+            await asyncio.sleep(self._timeout_ms * MARGIN / 1000)  # who asks too often is not answered the sooner
+            return EMPTY
+        try:
+            self.answered += 1
+            rows = await self._rows(frames, origin, stream)
         except EdgeServeError as error:
             kind = str(error) if error.code == "bad_input" else error.code
             self._troubles.tell(kind, f"{error.code}: an image is answered as empty: {error}")
         except Exception as error:  # noqa: BLE001 outputs of any form come from the app: Frigate gets its answer all the same
             self._troubles.tell("outputs", f"outputs: an image is answered as empty: {type(error).__name__}: {error}")
+        finally:
+            self._places.leave(origin)
         if rows is None:
             self.empty += 1
-            rows = np.zeros((ROWS, 6), np.float32)
-        await socket.send_multipart([frames[0], b"", rows.tobytes()])
+            return EMPTY
+        return bytes(rows.tobytes())
 
-    async def _rows(self, sender: bytes, frames: List[bytes], origin: str) -> Any:
+    async def _rows(self, frames: List[bytes], origin: str, stream: str) -> Any:
         (shape, dtype, model_type), image = header_of(frames), frames[1]
         array = self._fitted(np.frombuffer(image, dtype).reshape(shape))
         options: Dict[str, Any] = {"slo_ms": self._timeout_ms * MARGIN, "on_late": "drop", "origin": origin}
         if self._input.has_streams:
-            options["stream"] = f"frigate-{sender.hex()}"
+            options["stream"] = stream
         answer = await self._client.infer(self._app, {self._input.name: array}, timeout_ms=self._timeout_ms, **options)
         form = self._form or MODEL_TYPES.get(model_type, "yolo")
         height, width = (shape[-3], shape[-2]) if shape[-1] in (1, 3) else (shape[-2], shape[-1])
@@ -235,7 +259,7 @@ class FrigateFront(Front):
 def _model_question(head: bytes) -> str:
     """The model that a header asks for, or brings; empty for an image's header."""
     try:
-        header = json.loads(head) if len(head) <= HEADER_BYTES_MAX else {}
+        header = json.loads(head)
     except (ValueError, RecursionError):
         return ""
     asks = isinstance(header, dict) and (header.get("model_request") or header.get("model_data"))
@@ -246,8 +270,6 @@ def header_of(frames: List[bytes]) -> Header:
     """Shape, dtype and model type of a request. Raises :class:`BadInput`."""
     if len(frames) != 2:
         raise BadInput(f"a request of {len(frames)} frames; expected a header and an image")
-    if len(frames[0]) > HEADER_BYTES_MAX:
-        raise BadInput(f"a header of {len(frames[0])} bytes; at most {HEADER_BYTES_MAX} are read")
     try:
         header = json.loads(frames[0])
         shape = tuple(int(length) for length in header["shape"])

@@ -51,11 +51,11 @@ from edgeserve.answers import Answer
 from edgeserve.client import AsyncClient
 from edgeserve.errors import BadInput, ConfigError, EdgeServeError, Rejected, nearest
 from edgeserve.front import (
+    Connections,
     Front,
     Held,
     Places,
     Ready,
-    Seats,
     ServedApp,
     Troubles,
     app_for,
@@ -63,8 +63,6 @@ from edgeserve.front import (
     of_any,
     of_text,
     rest_of,
-    seated,
-    user_at,
 )
 from edgeserve.front.sound import Converter
 from edgeserve.fronts.listening import FULL_SCALE, RATE, SILENCE_S, VoiceActivity, WakeWords, as_type
@@ -116,10 +114,9 @@ class WyomingFront(Front):
         self.apps: Dict[str, ServedApp] = {}
         self.troubles = Troubles("wyoming")
         self._has_intents = False
-        self._seats = Seats(CONNECTIONS_MAX, CONNECTIONS_OF_ONE_MAX)
+        self.connections = Connections(self._converse, CONNECTIONS_MAX, CONNECTIONS_OF_ONE_MAX)
         self.places = Places(BYTES_MAX, "bytes of events", lasting=True)
         self._numbers = itertools.count(1)
-        self._tasks: Dict[asyncio.Task[None], None] = {}
 
     @classmethod
     def check(cls, settings: Voice) -> None:
@@ -208,7 +205,7 @@ class WyomingFront(Front):
         where = self.voice.where("listen")
         host, port = host_and_port(where, self.voice.listen, EXAMPLE)
         try:
-            server = await asyncio.start_server(self._accept, host, port)
+            server = await asyncio.start_server(self.connections.accept, host, port)
         except OSError as error:
             raise ConfigError(f"{where} = {self.voice.listen!r}: {error}; expected such as 127.0.0.1:10300") from None
         bound = server.sockets[0].getsockname()[1]
@@ -218,25 +215,11 @@ class WyomingFront(Front):
                 await stopped.wait()
         finally:
             server.close()
-            for task in list(self._tasks):
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await self.connections.close()
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        origin = user_at(writer)
-        task = asyncio.current_task()
-        assert task is not None, "a server's callback is a task"
-        self._tasks[task] = None
-        try:
-            async with seated(self._seats, origin):
-                await WyomingConnection(
-                    self, reader, writer, origin, f"wyoming-{os.getpid()}-{next(self._numbers)}"
-                ).run()
-        except (ConnectionError, asyncio.CancelledError):
-            pass
-        finally:
-            writer.close()
-            del self._tasks[task]
+    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, origin: str) -> None:
+        stream = f"wyoming-{os.getpid()}-{next(self._numbers)}"
+        await WyomingConnection(self, reader, writer, origin, stream).run()
 
 
 class WyomingConnection:

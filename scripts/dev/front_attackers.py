@@ -532,7 +532,11 @@ asker()()
     + TIMED
 )
 
-FRIGATE_BEGIN = "place = sys.argv[6]\n" + FRIGATE_CALLS
+FRIGATE_BEGIN = (
+    "place = sys.argv[6]\n"
+    + FRIGATE_CALLS
+    + "import time\nos.setgroups([]); os.setgid(ANOTHER); os.setuid(ANOTHER)\n"
+)
 
 FRIGATE_ATTACKS: Dict[str, str] = {
     "sends messages of 200,000 frames": """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import json
 from typing import Any, Callable
 
@@ -36,10 +35,6 @@ class TestFrigate(FrontConformance):
     OUTPUTS = {"output0": ROWS}
     CLIENTS_NAME_APPS = False
     SAYS = dict.fromkeys((LATE, REFUSED, FAILED, SERVER_GONE, TOO_LARGE), (EMPTY, ZEROS))
-    CANNOT = {
-        "a_client_that_goes_ends_its_request": "a socket of ZeroMQ does not tell that its other end is gone; Frigate's "
-        "time-out, which is the request's deadline, ends it",
-    }
 
     def make(self, client: AsyncClient, app: str) -> Front:
         return FrigateFront(client, Frigate(app=app, listen="tcp://127.0.0.1:*", timeout_ms=5000.0))
@@ -55,18 +50,6 @@ class TestFrigate(FrontConformance):
             return ANSWERED if np.frombuffer(frame, np.float32).any() else EMPTY
         finally:
             socket.close()
-
-    def test_a_libzmq_that_tells_no_connection_for_a_first_frame(self, server: Any, monkeypatch: Any) -> None:
-        """As 4.3.4 does, which pyzmq before 26 brings."""
-        get = zmq.Frame.get
-
-        def told(frame: Any, option: Any) -> Any:
-            if option == zmq.SRCFD and len(frame) == 5 and frame.bytes[:1] == b"\0":
-                raise zmq.ZMQError(errno.EINVAL)
-            return get(frame, option)
-
-        monkeypatch.setattr(zmq.Frame, "get", told)
-        self.ends_as(server, "answers", ANSWERED)
 
     async def ask_too_much(self, place: str, app: str) -> str:
         return await self.ask(place, app, {"model_name": "x" * 60_000})

@@ -424,7 +424,7 @@ def test_two_satellites_at_once_are_heard_apart_and_one_that_goes_leaves_nothing
             infer = front.client.infer
             front.client.infer = lambda *args, **more: asked.append(more["origin"]) or infer(*args, **more)
             words = await asyncio.gather(satellite(port, "127.0.0.2", 1000), satellite(port, "127.0.0.3", 2000))
-            while front._tasks:
+            while len(front.connections):
                 await asyncio.sleep(0.01)
             return words, set(asked)
 
