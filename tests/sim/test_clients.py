@@ -49,6 +49,22 @@ def test_a_client_that_asks_for_more_than_the_others_leave_is_refused_and_they_a
     assert report.lanes_kept(vision) + report.lanes_kept(flood) == pytest.approx(sum(report.lanes.values()), abs=0.02)
 
 
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_loop_that_is_slow_to_start_the_next_batch_keeps_the_shares(seed):
+    """A gap of some ms after each batch of 10 ms counts to what a request keeps the lane."""
+    apps = ("detect", "small")
+    scenario = scenario_of(
+        {name: {1: 10} for name in apps},
+        {name: {"model": name, "slo": "500ms"} for name in apps},
+        {"detect": {"rate": 30.0, "client": "vision"}, "small": {"rate": 300.0, "client": "flood"}},
+        seconds=10,
+        run={"step_cost": "2ms", "event_cost": "0us"},
+    )
+    clients = report_of([simulate(scenario, seed).world], 0, 10**10).clients
+    assert clients["vision"].finish_rate > 0.985, clients
+    assert clients["flood"].over_share > 0.5 * clients["flood"].offered
+
+
 def test_workloads_of_one_name_are_one_client_and_those_without_a_name_none():
     named = {"detect": {"rate": 60.0, "client": "one"}, "small": {"rate": 200.0, "client": "one"}}
     report = served(named, small_ms=5, seconds=2)

@@ -32,7 +32,7 @@ class AppCosts:
     :meth:`refresh` does nothing. ``dispatch_gaps`` are those of each model's lanes: the next node starts one later.
     ``lane_sets`` are the sets of lanes that its models use, by their numbers in ``sets`` (model -> its set), and
     ``place_of`` says at which place there a model's set stands. ``kept_ns``, in the same order: how long a request
-    among many keeps the lanes of its models, spread evenly over them.
+    among many keeps the lanes of its models, with the gap until the next batch, spread evenly over them.
     """
 
     def __init__(
@@ -142,9 +142,10 @@ class AppCosts:
             latencies = self._latencies[node.model]
             cost[node.name] = batch_time_ns(latencies, jobs)
             alone_ns += cost[node.name]
-            node_ns = jobs * min([latency.share_ns for latency in latencies])
-            share_ns += node_ns
-            kept_ns[self.place_of[node.model]] += node_ns // len(latencies)
+            fastest = min(latencies, key=_share_ns)
+            share_ns += jobs * fastest.share_ns
+            gap_ns = min([gap.likely_ns for gap in self._dispatch_gaps[node.model]]) // fastest.size_max
+            kept_ns[self.place_of[node.model]] += jobs * (fastest.share_ns + gap_ns) // len(latencies)
         self.kept_ns = kept_ns
         self.alone_ns, self.cost_share_ns = alone_ns, share_ns
         rest_ns, rest_lane_ns = self.rest_ns, self.rest_lane_ns
