@@ -533,9 +533,7 @@ asker()()
 )
 
 FRIGATE_BEGIN = (
-    "place = sys.argv[6]\n"
-    + FRIGATE_CALLS
-    + "import time\nos.setgroups([]); os.setgid(ANOTHER); os.setuid(ANOTHER)\n"
+    "place = sys.argv[6]\n" + FRIGATE_CALLS + "import time\nos.setgroups([]); os.setgid(ANOTHER); os.setuid(ANOTHER)\n"
 )
 
 FRIGATE_ATTACKS: Dict[str, str] = {
