@@ -10,7 +10,7 @@ clients is the same for every protocol, and is here once. Pictures and sound are
 * Who asks, for the server's shares among clients: :func:`user_at`, :func:`user_of_address`, :func:`origin_of`, and
   :class:`Tokens`, which :func:`read_tokens` reads.
 * Bounds: :class:`Places` of requests or bytes, which one call has as :class:`Held`; :class:`Seats` of what lasts, which
-  :func:`seated` takes for a block, and :class:`Connections` for each connection that asyncio accepts.
+  :func:`seated` takes for a block, and :class:`AcceptedConnections` for each connection that asyncio accepts.
 * Which app takes what the front brings: :class:`ServedApp`, :func:`app_for`, :func:`of_any`, :func:`of_text`,
   :data:`STREAMS`; values as JSON: :func:`inputs_from_json`, :func:`as_json`, :func:`array_of`.
 * What of a text no piece had: :func:`rest_of`.
@@ -38,7 +38,7 @@ from edgeserve.config.readers import (
     tuple_of,
 )
 from edgeserve.config.text_files import read_text
-from edgeserve.front.accepting import Connections
+from edgeserve.front.accepting import AcceptedConnections
 from edgeserve.front.contract import Front, FrontSettings, Ready
 from edgeserve.front.numbers import array_of
 from edgeserve.front.origins import Tokens, origin_of, read_tokens, user_at, user_of_address
@@ -61,7 +61,7 @@ from edgeserve.front.topics import key_of, label_of, topic_part
 __all__ = [
     "STREAMS",
     "ClientGone",
-    "Connections",
+    "AcceptedConnections",
     "Forbidden",
     "Front",
     "FrontSettings",

@@ -1,4 +1,4 @@
-"""Connections that a front accepts with asyncio: each has a seat of its owner's, and ends with the front."""
+"""AcceptedConnections that a front accepts with asyncio: each has a seat of its owner's, and ends with the front."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from edgeserve.front.places import Seats, seated
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter, str], Awaitable[None]]
 
 
-class Connections:
+class AcceptedConnections:
     """The connections of one listening socket. ``serve`` is called with reader, writer and origin of each; it ends when
     the client disconnects, or early, where another takes its seat (:class:`~edgeserve.front.Seats`)."""
 

@@ -26,7 +26,7 @@ import numpy as np
 from edgeserve.client import AsyncClient
 from edgeserve.errors import BadInput, ConfigError, EdgeServeError, Rejected
 from edgeserve.front import (
-    Connections,
+    AcceptedConnections,
     Front,
     FrontSettings,
     Held,
@@ -122,7 +122,7 @@ class FrigateFront(Front):
 
     async def serve(self, stopped: asyncio.Event, ready: Ready) -> None:
         """See :class:`~edgeserve.front.Front`."""
-        connections = Connections(self._converse, CONNECTIONS_MAX, CONNECTIONS_OF_ONE_MAX)
+        connections = AcceptedConnections(self._converse, CONNECTIONS_MAX, CONNECTIONS_OF_ONE_MAX)
         server, place = await self._listen(connections)
         try:
             ready(place)
@@ -134,7 +134,7 @@ class FrigateFront(Front):
                 with suppress(OSError):
                     os.unlink(place[len("ipc://") :])
 
-    async def _listen(self, connections: Connections) -> Tuple[asyncio.AbstractServer, str]:
+    async def _listen(self, connections: AcceptedConnections) -> Tuple[asyncio.AbstractServer, str]:
         where, listen = self.settings.where("listen"), self.settings.listen
         transport, _, address = listen.partition("://")
         try:

@@ -51,7 +51,7 @@ from edgeserve.answers import Answer
 from edgeserve.client import AsyncClient
 from edgeserve.errors import BadInput, ConfigError, EdgeServeError, Rejected, nearest
 from edgeserve.front import (
-    Connections,
+    AcceptedConnections,
     Front,
     Held,
     Places,
@@ -114,7 +114,7 @@ class WyomingFront(Front):
         self.apps: Dict[str, ServedApp] = {}
         self.troubles = Troubles("wyoming")
         self._has_intents = False
-        self.connections = Connections(self._converse, CONNECTIONS_MAX, CONNECTIONS_OF_ONE_MAX)
+        self.connections = AcceptedConnections(self._converse, CONNECTIONS_MAX, CONNECTIONS_OF_ONE_MAX)
         self.places = Places(BYTES_MAX, "bytes of events", lasting=True)
         self._numbers = itertools.count(1)
 

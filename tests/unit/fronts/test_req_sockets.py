@@ -12,7 +12,7 @@ import pytest
 import zmq
 import zmq.asyncio
 
-from edgeserve.front import Connections
+from edgeserve.front import AcceptedConnections
 from edgeserve.fronts.req_sockets import GREETING, OddPeer, as_message, read_message, shake_hands
 
 BYTES_MAX = (4096, 10**6)
@@ -21,7 +21,7 @@ BYTES_MAX = (4096, 10**6)
 @contextlib.asynccontextmanager
 async def listening(serve, place=""):
     """The endpoint at which ``serve(reader, writer, origin)`` is asked."""
-    connections = Connections(serve, 64, 64)
+    connections = AcceptedConnections(serve, 64, 64)
     if place:
         server, endpoint = await asyncio.start_unix_server(connections.accept, place), f"ipc://{place}"
     else:
