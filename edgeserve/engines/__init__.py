@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Callable, Dict, Sequence, Tuple
 
 from edgeserve.config.schema import Config, ModelConfig
-from edgeserve.engines.base import Engine, LaneInfo
+from edgeserve.engines.base import Engine, Footprint, LaneInfo
 from edgeserve.engines.options import Options
 from edgeserve.errors import NOT_IMPORTED, ConfigError, EngineError, did_you_mean, nearest
 
@@ -63,6 +63,19 @@ def make_engine(model: ModelConfig, lanes: Sequence[LaneInfo], directory: str = 
     engine = _made(model, lanes, directory)
     engine.made_from = files
     return engine
+
+
+def load_engine(engine: Engine, model: ModelConfig, directory: str) -> Footprint:
+    """Load the engine of ``model`` where it serves, and note from which files (:attr:`Engine.loaded_from`)."""
+    if not model.file:
+        return engine.load()
+    from edgeserve.config.model_files import parts_of, stamps
+
+    before = stamps(parts_of(model, directory))
+    footprint = engine.load()
+    after = stamps(parts_of(model, directory))
+    engine.loaded_from = after if after == before else (*before, *after)  # equal to no other load's
+    return footprint
 
 
 def _made(model: ModelConfig, lanes: Sequence[LaneInfo], directory: str) -> Engine:

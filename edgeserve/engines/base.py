@@ -444,6 +444,9 @@ class Engine:
     """The files of the model as they were when the engine was made (``config/model_files.py``): a changed file makes
     another engine."""
 
+    loaded_from: Tuple[Any, ...] = ()
+    """The files that its last load has read: what other files have begun (a stream, an answer) does not go on."""
+
     rebuilds = False
     """True if the next load builds anew what the engine keeps built (a plan), with kernels that are timed then. An
     engine that builds nothing ignores it."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Callable, Dict, List, MutableMapping, Optional, Set, Tuple
 
 from edgeserve.config.schema import Config, ModelConfig
-from edgeserve.engines import lane_info, make_engine
+from edgeserve.engines import lane_info, load_engine, make_engine
 from edgeserve.engines.base import Engine
 from edgeserve.errors import EngineError
 from edgeserve.live.errors import EngineFailures
@@ -161,7 +161,7 @@ class Reloads:
             )
         engine = make_engine(model, [lane_info(config, name, serves=True) for name in lanes], config.directory)
         if reload.resident:
-            engine.load()
+            load_engine(engine, model, config.directory)
         return engine
 
     def _swap(self, reload: Reload) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from edgeserve.config.schema import ModelConfig
-from edgeserve.engines import make_engine
+from edgeserve.engines import load_engine, make_engine
 from edgeserve.engines.base import Batch, LaneInfo
 from edgeserve.engines.speech.heard import HeardWindow, SpokenSegment, window_of
 from edgeserve.engines.speech.mel import log_mel
@@ -31,7 +31,7 @@ def make(tmp_path, monkeypatch):
         file = double.write_files(str(tmp_path), english)
         config = ModelConfig(name="ear", engine="whisper", file=file, batch=(1, 2), options=options)
         engine = make_engine(config, [LaneInfo()], str(tmp_path))
-        engine.load()
+        load_engine(engine, config, str(tmp_path))
         return engine
 
     return made
@@ -94,6 +94,14 @@ def test_batches_cuts_and_other_lanes_change_no_word(make):
     first = run(session, *sounds, steps_max=1)
     assert first[1].outputs == alone[1] and not first[0].done and first[0].hints == {"steps": 2}
     assert run(other, sounds[0], states=[first[0].state])[0].outputs == alone[0]
+
+
+def test_an_answer_goes_on_with_the_file_that_began_it_alone(make):
+    sound = double.sound(1, 31, seconds=60)
+    begun = [run(each.open(LaneInfo()), sound, steps_max=1)[0] for each in (make(), make())]
+    session = make().open(LaneInfo())  # the files are written anew each time
+    for found, written in zip(run(session, sound, sound, states=[each.state for each in begun]), begun):
+        assert "replaced" in str(found.error) and written.state.written().outputs["text"] == "la"
 
 
 def test_the_language_is_told_or_heard(make, tmp_path):
