@@ -137,6 +137,7 @@ class TextReader:
         )
         asked = self._whole(item, "max_tokens", defaults.max_tokens, 1)
         seed = self._whole(item, "seed", -1, -(2**63)) if _given(item, "seed") else defaults.seed
+        seed = None if seed is None else seed + self._whole(item, "choice", 0, 0)
         return Generation(
             tuple(prompt),
             sampling,
