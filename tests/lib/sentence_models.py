@@ -34,8 +34,6 @@ def write(folder: Any, pools: bool = False, form: str = "[CLS] $A [SEP]") -> Any
         tokenizers.models.WordLevel(dict(zip(WORDS, range(len(WORDS)))), unk_token="[UNK]")
     )
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
-        form, None, [("[CLS]", 1), ("[SEP]", 2)]
-    )
+    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(form, None, [("[CLS]", 1), ("[SEP]", 2)])
     tokenizer.save(str(folder / "tokenizer.json"))
     return table

@@ -79,7 +79,12 @@ def runtime():
                 for name in INPUTS
             },
             "app": {
-                name: {"model": name, "slo": "10s", "inputs": inputs, "stream": "in_order" if name == "count" else "none"}
+                name: {
+                    "model": name,
+                    "slo": "10s",
+                    "inputs": inputs,
+                    "stream": "in_order" if name == "count" else "none",
+                }
                 for name, inputs in INPUTS.items()
             },
         }

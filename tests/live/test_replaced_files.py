@@ -81,7 +81,9 @@ def test_a_model_that_was_evicted_goes_on_from_no_state_of_the_file_before(tmp_p
     adds_up(str(tmp_path), "old", 1.0)
     adds_up(str(tmp_path), "new", 100.0)
     put(tmp_path, "old", "sum")
-    models = {name: {"engine": "onnx", "file": "sum.onnx", "state": {"state": "stateN"}, "memory": "2MB"} for name in "mn"}
+    models = {
+        name: {"engine": "onnx", "file": "sum.onnx", "state": {"state": "stateN"}, "memory": "2MB"} for name in "mn"
+    }
     apps = {name: {"model": name, "slo": "20s", "stream": "in_order"} for name in "mn"}
     tables = {"device": {"cpu": {"memory": "3MB"}}, "lane": {"cpu0": {}}, "model": models, "app": apps}
     with served(tables, str(tmp_path)) as (_, client):
