@@ -76,8 +76,8 @@ def has_named_boxes(outputs: Mapping[str, Any], form: str) -> bool:
 
 
 def boxes_of(outputs: Mapping[str, Any], form: str, height: int, width: int, score_min: float, count: int) -> List[Box]:
-    """The boxes in an answer, the best ``count``, best first, in pixels of the network's image: as :func:`named_boxes`, or as
-    :func:`rows_of`, of form ``yolo`` where none is given. Raises :class:`BadInput`."""
+    """The boxes in an answer, the best ``count``, best first, in pixels of the network's image: as
+    :func:`named_boxes`, or as :func:`rows_of`, of form ``yolo`` where none is given. Raises :class:`BadInput`."""
     if has_named_boxes(outputs, form):
         return sorted(named_boxes(outputs, score_min), key=lambda box: -box.score)[:count]
     return [
