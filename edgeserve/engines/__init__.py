@@ -59,9 +59,10 @@ def make_engine(model: ModelConfig, lanes: Sequence[LaneInfo], directory: str = 
         return _made(model, lanes, directory)
     from edgeserve.config.model_files import parts_of, stamps
 
-    files = stamps(parts_of(model, directory), lasting=True)
+    parts = parts_of(model, directory)
+    files, now = stamps(parts, lasting=True), stamps(parts)
     engine = _made(model, lanes, directory)
-    engine.made_from = files
+    engine.made_from, engine.loaded_from = files, now
     return engine
 
 
@@ -74,7 +75,9 @@ def load_engine(engine: Engine, model: ModelConfig, directory: str) -> Footprint
     before = stamps(parts_of(model, directory))
     footprint = engine.load()
     after = stamps(parts_of(model, directory))
-    engine.loaded_from = after if after == before else (*before, *after)  # equal to no other load's
+    files = after if after == before else (*before, *after)  # equal to no other load's
+    engine.unchecked = engine.unchecked or files != engine.loaded_from
+    engine.loaded_from = files
     return footprint
 
 

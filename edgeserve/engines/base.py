@@ -445,7 +445,11 @@ class Engine:
     another engine."""
 
     loaded_from: Tuple[Any, ...] = ()
-    """The files that its last load has read: what other files have begun (a stream, an answer) does not go on."""
+    """The files that its last load has read (before it: those it was made from). What other files have begun (a stream,
+    an answer) does not go on."""
+
+    unchecked = False
+    """True if nobody has looked in which batches what it loads may run: its files are others than at the start."""
 
     rebuilds = False
     """True if the next load builds anew what the engine keeps built (a plan), with kernels that are timed then. An
