@@ -45,7 +45,8 @@ class Process(Protocol):
 
 
 StartProcess = Callable[..., Process]
-"""``start(host, model, lane, *more)``: not started yet; its host is made with ``(model, [lane], *more)``."""
+"""``start(host, model, lane, *more)``: not started yet; its host is made with ``(model, [lane], *more)``, of which the
+first is the directory of a model that has a file."""
 
 Order = Tuple[str, Tuple[int, ...]]
 """The name of ``free``, ``keep`` or ``copy`` of a session, and its arguments."""
