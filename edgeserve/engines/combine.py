@@ -17,7 +17,7 @@ from edgeserve.config.ensemble_profile import read_fit
 from edgeserve.config.model_files import model_path
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import Batch, Engine, Footprint, LaneInfo, Result, RowFacts, Values, own_failure
-from edgeserve.engines.collate import MASKED
+from edgeserve.engines.collate import MASKED, has_masked
 from edgeserve.engines.options import Options
 from edgeserve.errors import ConfigError, EngineError, ExampleUnknown, nearest
 from edgeserve.predict.combiner import Combiner, combiner_of
@@ -112,7 +112,7 @@ class CombineEngine(Engine):
                     f"{self._where}: input {name!r} is no model of the ensemble"
                     f"{nearest(name, self._names)}; expected some of {', '.join(self._names)}"
                 )
-            if isinstance(value, np.ma.MaskedArray) and np.any(value.mask):
+            if has_masked(value):
                 raise EngineError(f"{self._where}: input {name!r} {MASKED}")
             try:
                 array = np.asarray(value, float)

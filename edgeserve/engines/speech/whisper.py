@@ -44,6 +44,7 @@ from edgeserve.engines.base import (
     check_count,
     own_failure,
 )
+from edgeserve.engines.collate import MASKED, has_masked
 from edgeserve.engines.cuda.status import OUT_OF_MEMORY, error_of, status_in
 from edgeserve.engines.lm.tokenizers import byte_characters
 from edgeserve.engines.niceness import made_yielding
@@ -309,6 +310,8 @@ class WhisperSession(Session):
         name = self._engine.name
         if item.get("audio") is None:
             raise WrongInput(f"model {name!r}: there is no input 'audio' (inputs: {', '.join(sorted(item)) or 'none'})")
+        if has_masked(item["audio"]):
+            raise WrongInput(f"model {name!r}: input 'audio' {MASKED}")
         audio = np.asarray(item["audio"])
         if audio.ndim != 1 or not len(audio) or audio.dtype not in (np.float32, np.float64, np.int16):
             raise WrongInput(

@@ -133,6 +133,7 @@ def test_the_language_is_told_or_heard(make, tmp_path):
         (None, "no input 'audio'"),
         (np.zeros((2, 100), np.float32), r"\[2, 100\]"),
         (np.zeros(0, np.float32), "expected float32"),
+        (np.ma.masked_array(np.zeros(100, np.float32), np.arange(100) == 7), "is a masked array"),
         (np.zeros(100, np.int32), "int32"),
         (np.full(100, 20000.0, np.float32), "divide 16 bit samples by 32768"),
         (np.full(100, np.nan, np.float32), "nan"),
