@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from edgeserve.config.text_files import regular_file
 from edgeserve.engines.example_item import LENGTH_NAMES
 from edgeserve.errors import BadInput
+from edgeserve.front.images import converted, upright
 
 EXAMPLE_TEXT = "an example"
 OPEN_LENGTH = 128
@@ -110,7 +111,8 @@ def _resized(value: NDArray[Any], height: int, width: int) -> NDArray[Any]:
 
 
 def read_image(path: str) -> NDArray[Any]:
-    """An image as height x width x 3 of uint8. :class:`BadInput` where pillow is missing, or cannot read it."""
+    """An image as height x width x 3 of uint8, as its camera was held. :class:`BadInput` where pillow is missing, or
+    cannot read it."""
     try:
         from PIL import Image
     except ImportError:
@@ -118,4 +120,4 @@ def read_image(path: str) -> NDArray[Any]:
             f"--in {path}: reading images needs pillow: pip install 'edgeserve-runtime[images]'; or give a .npy file"
         ) from None
     with open(path, "rb", opener=regular_file) as file, Image.open(file) as image:
-        return np.asarray(image.convert("RGB"))
+        return upright(np.asarray(converted(image, "RGB", f"--in {path}")), image)

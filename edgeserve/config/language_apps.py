@@ -25,6 +25,7 @@ OPTIONS = (
     "repeat_last_n",
     "logit_bias",
     "seed",
+    "choice",
     "stop",
     "response_format",
     "tools",

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Callable, Dict, Sequence, Tuple
 
 from edgeserve.config.schema import Config, ModelConfig
-from edgeserve.engines.base import Engine, LaneInfo
+from edgeserve.engines.base import Engine, Footprint, LaneInfo
 from edgeserve.engines.options import Options
 from edgeserve.errors import NOT_IMPORTED, ConfigError, EngineError, did_you_mean, nearest
 
@@ -59,10 +59,26 @@ def make_engine(model: ModelConfig, lanes: Sequence[LaneInfo], directory: str = 
         return _made(model, lanes, directory)
     from edgeserve.config.model_files import parts_of, stamps
 
-    files = stamps(parts_of(model, directory), lasting=True)
+    parts = parts_of(model, directory)
+    files, now = stamps(parts, lasting=True), stamps(parts)
     engine = _made(model, lanes, directory)
-    engine.made_from = files
+    engine.made_from, engine.loaded_from = files, now
     return engine
+
+
+def load_engine(engine: Engine, model: ModelConfig, directory: str) -> Footprint:
+    """Load the engine of ``model`` where it serves, and note from which files (:attr:`Engine.loaded_from`)."""
+    if not model.file:
+        return engine.load()
+    from edgeserve.config.model_files import parts_of, stamps
+
+    before = stamps(parts_of(model, directory))
+    footprint = engine.load()
+    after = stamps(parts_of(model, directory))
+    files = after if after == before else (*before, *after)  # equal to no other load's
+    engine.unchecked = engine.unchecked or files != engine.loaded_from
+    engine.loaded_from = files
+    return footprint
 
 
 def _made(model: ModelConfig, lanes: Sequence[LaneInfo], directory: str) -> Engine:

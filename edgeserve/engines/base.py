@@ -444,6 +444,13 @@ class Engine:
     """The files of the model as they were when the engine was made (``config/model_files.py``): a changed file makes
     another engine."""
 
+    loaded_from: Tuple[Any, ...] = ()
+    """The files that its last load has read (before it: those it was made from). What other files have begun (a stream,
+    an answer) does not go on."""
+
+    unchecked = False
+    """True if nobody has looked in which batches what it loads may run: its files are others than at the start."""
+
     rebuilds = False
     """True if the next load builds anew what the engine keeps built (a plan), with kernels that are timed then. An
     engine that builds nothing ignores it."""

@@ -45,11 +45,16 @@ class Slot(NamedTuple):
     most: Shape = ()
 
 
+def has_masked(value: Any) -> bool:
+    """True for an array with values that do not count, which an engine would count."""
+    return isinstance(value, np.ma.MaskedArray) and bool(np.any(value.mask))
+
+
 def fit(slot: Slot, value: Any) -> NDArray[Any]:
     """``value`` as an array that the slot accepts. Widening within a kind (int32 to int64, float16 to float32) is
     done; every other difference is an :class:`WrongInput`: a silent cast hides a missing normalisation."""
     array = value if isinstance(value, np.ndarray) else None
-    if isinstance(array, np.ma.MaskedArray) and np.any(array.mask):
+    if has_masked(array):
         raise WrongInput(f"{slot.where}: input {slot.name!r} {MASKED}")
     if array is None or array.dtype.kind in "OUS":
         array = _as_texts(slot, value) if np.dtype(slot.dtype).kind == "O" else _as_array(slot, value)

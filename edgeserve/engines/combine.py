@@ -17,6 +17,7 @@ from edgeserve.config.ensemble_profile import read_fit
 from edgeserve.config.model_files import model_path
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import Batch, Engine, Footprint, LaneInfo, Result, RowFacts, Values, own_failure
+from edgeserve.engines.collate import MASKED, has_masked
 from edgeserve.engines.options import Options
 from edgeserve.errors import ConfigError, EngineError, ExampleUnknown, nearest
 from edgeserve.predict.combiner import Combiner, combiner_of
@@ -104,21 +105,26 @@ class CombineEngine(Engine):
     def _present(self, item: Values) -> Dict[int, NDArray[Any]]:
         """The outputs that came, flat, by the place of their model."""
         present: Dict[int, NDArray[Any]] = {}
+        shapes = set()
         for name, value in item.items():
             if name not in self._names:
                 raise EngineError(
                     f"{self._where}: input {name!r} is no model of the ensemble"
                     f"{nearest(name, self._names)}; expected some of {', '.join(self._names)}"
                 )
+            if has_masked(value):
+                raise EngineError(f"{self._where}: input {name!r} {MASKED}")
             try:
-                output = np.asarray(value, float).reshape(-1)
+                array = np.asarray(value, float)
             except (TypeError, ValueError):
                 raise EngineError(
                     f"{self._where}: input {name!r} is {type(value).__name__}; expected numbers"
                 ) from None
+            output = array.reshape(-1)
             if not np.isfinite(output).all():  # with the others it would be an answer, of the class that comes first
                 raise EngineError(f"{self._where}: input {name!r} holds NaN or infinite numbers; expected finite ones")
             present[self._names.index(name)] = output
+            shapes.add(tuple(length for length in array.shape if length != 1))
         if not present:
             raise EngineError(
                 f"{self._where}: no model's output came; expected at least one of {', '.join(self._names)}"
@@ -130,5 +136,11 @@ class CombineEngine(Engine):
             raise EngineError(
                 f"{self._where}: the outputs have {' and '.join(map(str, sizes))} values; "
                 "expected as many of each model"
+            )
+        tables = sorted(shape for shape in shapes if len(shape) > 1)
+        if len(tables) > 1:  # such as one that has the other's rows as columns
+            raise EngineError(
+                f"{self._where}: the outputs have the shapes {' and '.join(map(str, map(list, tables)))}; expected one "
+                "of each model"
             )
         return present

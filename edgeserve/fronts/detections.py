@@ -76,11 +76,10 @@ def has_named_boxes(outputs: Mapping[str, Any], form: str) -> bool:
 
 
 def boxes_of(outputs: Mapping[str, Any], form: str, height: int, width: int, score_min: float, count: int) -> List[Box]:
-    """The boxes in an answer, the best ``count``, in pixels of the network's image: as :func:`named_boxes`, or as
-    :func:`rows_of`, of form ``yolo`` where none is given. Raises :class:`BadInput`."""
+    """The boxes in an answer, the best ``count``, best first, in pixels of the network's image: as
+    :func:`named_boxes`, or as :func:`rows_of`, of form ``yolo`` where none is given. Raises :class:`BadInput`."""
     if has_named_boxes(outputs, form):
-        boxes = named_boxes(outputs, score_min)
-        return boxes if len(boxes) <= count else sorted(boxes, key=lambda box: -box.score)[:count]
+        return sorted(named_boxes(outputs, score_min), key=lambda box: -box.score)[:count]
     return [
         Box((x1 + x2) / 2 * width, (y1 + y2) / 2 * height, (x2 - x1) * width, (y2 - y1) * height, str(int(kind)), score)
         for kind, score, y1, x1, y2, x2 in rows_of(outputs, form or "yolo", height, width, score_min, count).tolist()

@@ -120,7 +120,7 @@ def app_of(row: Mapping[str, Any]) -> Dict[str, Any]:
     ends = row["outcomes"]
     return {
         "completed": ends["completed"],
-        "refused": row["refused"] + ends["rejected"] + ends["dropped"],
+        "refused": ends["rejected"] + ends["dropped"],
         "failed": ends["failed"],
         "late": row["late"],
         "open": row["open"],

@@ -289,7 +289,8 @@ class MqttFront(Front):
     async def _ask(self, asked: str, question: Arrived) -> Answer:
         if question.refused is not None:
             raise question.refused
-        level, origin = _level(asked, 0), self._origin(_level(asked, 1))
+        level, who = _level(asked, 0), _level(asked, 1)
+        origin = self._origin(who)
         self._check_room(origin)
         app = next((each for each in self._options.ask if topic_part(each) == level), None)
         if app is None:
@@ -299,7 +300,7 @@ class MqttFront(Front):
         check_size("a question", question.payload)
         inputs = inputs_from_json(app, self._apps[app]["inputs"], question.payload)
         question.payload = b""
-        options: Dict[str, Any] = {"stream": "questions"} if self._apps[app].get("needs_stream") else {}
+        options: Dict[str, Any] = {"stream": f"questions-{who}"} if self._apps[app].get("needs_stream") else {}
         self._open[origin] += 1
         try:
             return await self._client.infer(app, inputs, origin=origin, **options)

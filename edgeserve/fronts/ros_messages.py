@@ -174,6 +174,9 @@ def points(message: Any, columns: int = -1) -> NDArray[np.float32]:
         raise BadInput(
             f"a cloud of the fields {', '.join(fields)}; expected x, y, z" + (f" and {columns} in all" * (columns > 0))
         )
+    for name in names:
+        if fields[name].count > 1:  # one of them would be read
+            raise BadInput(f"a cloud whose field {name!r} has {fields[name].count} numbers a point; expected one")
     order = ">" if message.is_bigendian else "<"
     try:
         point = np.dtype(

@@ -14,6 +14,9 @@ from edgeserve.answers import Answer
 from edgeserve.errors import BadInput
 from edgeserve.front.sound import RATE_HZ_MAX, RATE_HZ_MIN
 
+LOUD_MAX = 4.0
+"""A sound of floats with larger values is not from -1 to 1, where a loud one may reach a little beyond."""
+
 
 def words_of(outputs: Mapping[str, Any], name: str) -> str:
     """An output that is text; nothing where the app answers something else, or nothing."""
@@ -44,14 +47,27 @@ def rate_of(answer: Answer, rate: int) -> int:
 
 
 def sound_of(answer: Answer) -> NDArray[Any]:
-    """Output ``audio``, or the only array of numbers, flat."""
+    """Output ``audio``, or the only array of numbers, flat: int16, or floats from -1 to 1, of one channel."""
     value = answer.outputs.get("audio")
     if value is None:
         arrays = [each for each in answer.outputs.values() if isinstance(each, np.ndarray) and each.ndim]
         value = arrays[0] if len(arrays) == 1 else None
-    if value is None or np.asarray(value).dtype.kind not in "fi":
+    if value is None:
         raise BadInput(f"the app answers {', '.join(answer.outputs) or 'nothing'}; expected audio, int16 or float32")
-    return np.nan_to_num(np.asarray(value).reshape(-1))
+    array = np.asarray(value)
+    is_float = array.dtype.kind == "f"
+    if not (is_float or array.dtype == np.int16) or sorted(array.shape)[-2:-1] > [1]:
+        raise BadInput(
+            f"the app answers audio as {array.dtype} {list(array.shape)}; expected int16, or floats from -1 to 1, "
+            "[samples] of one channel"
+        )
+    sound: NDArray[Any] = np.nan_to_num(array.reshape(-1))
+    if is_float and len(sound) and float(np.abs(sound).max()) > LOUD_MAX:
+        raise BadInput(
+            f"the app answers audio of floats up to {np.abs(sound).max():g}; expected -1 to 1 (divide 16 bit samples "
+            "by 32768, or answer int16)"
+        )
+    return sound
 
 
 def entities_of(value: Any) -> List[Entity]:

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, replace
-from typing import Any, Callable, Dict, List, MutableMapping, Optional, Set, Tuple
+from typing import Any, Callable, Dict, List, MutableMapping, Optional, Tuple
 
 from edgeserve.config.schema import Config, ModelConfig
-from edgeserve.engines import lane_info, make_engine
+from edgeserve.engines import lane_info, load_engine, make_engine
 from edgeserve.engines.base import Engine
 from edgeserve.errors import EngineError
 from edgeserve.live.errors import EngineFailures
@@ -78,7 +78,6 @@ class Reloads:
         self._failures = failures
         self._usable = usable
         self._sizes_of = sizes_of
-        self._unchecked: Set[Key] = set()
         self._open: Dict[Key, Reload] = {}
         self._last_id = 0
 
@@ -140,12 +139,12 @@ class Reloads:
         self._end(reload, self._failures.reason(reload, load.error))
 
     def unchecked(self, model: str, device: str) -> Optional[ModelConfig]:
-        """The model, where its engine is a new one whose batch sizes no load has looked at."""
-        return self._as_run(model) if (model, device) in self._unchecked else None
+        """The model, where no load has looked at the batch sizes of what its engine loads now."""
+        return self._as_run(model) if self._engines[model, device].unchecked else None
 
     def was_loaded(self, model: str, device: str) -> None:
         """Note that a load at run time went well, warm-up included."""
-        self._unchecked.discard((model, device))
+        self._engines[model, device].unchecked = False
 
     def _as_run(self, model: str) -> ModelConfig:
         return replace(self._config.models[model], batch=self._sizes_of(model))
@@ -161,7 +160,7 @@ class Reloads:
             )
         engine = make_engine(model, [lane_info(config, name, serves=True) for name in lanes], config.directory)
         if reload.resident:
-            engine.load()
+            load_engine(engine, model, config.directory)
         return engine
 
     def _swap(self, reload: Reload) -> None:
@@ -169,8 +168,7 @@ class Reloads:
         engine, old = reload.engine, self._engines[key]
         assert engine is not None, "it was made"
         self._engines[key] = engine
-        if not reload.resident and not reload.stuck:
-            self._unchecked.add(key)
+        engine.unchecked = not reload.resident and not reload.stuck
         if reload.dropped and reload.resident:
             self._on_copy_lane(reload.device, lambda _: engine.unload())
         lanes = [name for name, lane in self._config.lanes.items() if lane.device == reload.device]

@@ -29,7 +29,7 @@ import numpy as np
 from edgeserve.config.profile_record import Profile
 from edgeserve.config.python_names import as_given
 from edgeserve.config.schema import AppConfig, Config, ModelConfig
-from edgeserve.engines import check_streams, lane_info, make_engine
+from edgeserve.engines import check_streams, lane_info, load_engine, make_engine
 from edgeserve.engines.base import (
     CONTEXT_BYTES_MAX,
     CONTEXT_BYTES_MIN,
@@ -261,9 +261,12 @@ class Starter:
         if not may_need_row_check(item.model, item.engine):
             return
         engine = item.engine
-        self._call(copy_lane_name(device), item.model, "loaded", lambda _: engine.load(), engine)
+        self._call(copy_lane_name(device), item.model, "loaded", lambda _: self._load(item), engine)
         self._checked_sizes(item.model, item.lanes[0], engine)
         self._unload(item, device)
+
+    def _load(self, item: _Made) -> Footprint:
+        return load_engine(item.engine, item.model, self._config.directory)
 
     def _start_model(self, item: _Made, device: str, left: int, budget: int) -> int:
         """Load one model and warm it on its lanes; returns the memory that is left then."""
@@ -273,7 +276,7 @@ class Starter:
             copy_lane_name(device),
             model,
             "loaded",
-            lambda _: checked_fact(model.name, "load", engine.load(), (Footprint,)),
+            lambda _: checked_fact(model.name, "load", self._load(item), (Footprint,)),
             engine,
         )
         check_inputs(self._config, model, engine)

@@ -247,7 +247,6 @@ class RequestValues:
         if request.stream is None:
             return None
         kept = request.stream_state
-        files = tuple([(path, stamp) for path, stamp in files if path])  # files that have just changed are marked
         if kept.last.get(key, (0, files))[1] != files:
             kept.states.pop(key, None)
         kept.last[key] = request.id, files

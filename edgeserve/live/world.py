@@ -25,6 +25,7 @@ from typing import (
 )
 
 from edgeserve.config.schema import Config
+from edgeserve.engines import load_engine
 from edgeserve.engines.base import Batch, Engine
 from edgeserve.errors import EdgeServeError, EngineError, WrongInput
 from edgeserve.live.device_news import DeviceNews
@@ -510,7 +511,7 @@ class LiveWorld:
             launch = self.retained.launch
         engine = self._engines[action.model, self.works.devices[action.lane]]
         for job in action.jobs:
-            item, state = launch(job, engine.made_from)
+            item, state = launch(job, engine.loaded_from)
             items.append(item)
             states.append(state)
         control, expected_ns = None, action.expected_ns
@@ -543,7 +544,8 @@ class LiveWorld:
 
     def _load(self, action: LoadModel) -> None:
         engine = self._engines[action.model, self.works.devices[action.lane]]
-        self._give(action, action.start_before_ns, lambda _: engine.load())
+        model, directory = self.config.models[action.model], self.config.directory
+        self._give(action, action.start_before_ns, lambda _: load_engine(engine, model, directory))
 
     def _evict(self, action: EvictModel) -> None:
         engine = self._forgotten(action)

@@ -156,6 +156,7 @@ class Remote:
         self._waits = waits
         lane = lane._replace(depth=1, clock_ns=None, common=None, apps=0)
         self._setup = (host, (model, [lane], *more))
+        self._read: Any = ()  # the files of its first start
         self._lock = threading.Lock()  # one call at a time
         self._child: AskedChild | None = None
         self._moving = threading.Lock()  # unload does not wait for a call
@@ -272,10 +273,27 @@ class Remote:
             raise EngineError(str(error)) from None  # the call did not end it
 
     def _start(self) -> None:
+        files = self._files()
+        if self._state is STARTING:
+            self._read = files
+        elif files != self._read:  # states, the batches that are known to be right, and other lanes are of those before
+            raise EngineError(
+                f"model {self._name!r}: its process ended, and its files are others than it was loaded from; reload "
+                f"it (edgeserve reload {self._name})"
+            )
         self._child = AskedChild()
         self._said = self._ask("load", self._setup)
         self.starts += 1
         self._move("ready")
+
+    def _files(self) -> Any:
+        """The model's files as they are now."""
+        model, _, *more = self._setup[1]
+        if not model.file:
+            return ()
+        from edgeserve.config.model_files import parts_of, stamps  # most functions have none
+
+        return stamps(parts_of(model, more[0]))
 
     def _ended(self, why: str) -> None:
         """The child is gone: have it started again. The lock is held."""

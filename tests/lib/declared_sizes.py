@@ -202,7 +202,7 @@ def cloud(count: int = 3, points: int = 20_000, **fields: Any) -> Any:
     from edgeserve.fronts.ros_messages import points as read
 
     names = ["x", "y", "z", *[f"f{number}" for number in range(count - 3)]]
-    about = [SimpleNamespace(name=name, offset=0, datatype=7) for name in names]
+    about = [SimpleNamespace(name=name, offset=0, datatype=7, count=1) for name in names]
     usual = {"height": 1, "width": points, "point_step": 4, "row_step": 0, "data": bytes(4 * points), "is_bigendian": 0}
     return read(SimpleNamespace(fields=about, **{**usual, **fields}))
 

@@ -11,8 +11,9 @@ WORDS = ("[PAD]", "[CLS]", "[SEP]", "a", "b", "c", "[UNK]")
 SIZE = 4
 
 
-def write(folder: Any, pools: bool = False) -> Any:
-    """A graph that looks each token up (``pools``: and sums them), and the tokenizer of :data:`WORDS`."""
+def write(folder: Any, pools: bool = False, form: str = "[CLS] $A [SEP]") -> Any:
+    """A graph that looks each token up (``pools``: and sums them), and the tokenizer of :data:`WORDS`, which gives
+    texts this ``form``."""
     onnx = pytest.importorskip("onnx", reason="pip install -e '.[test]'")
     pytest.importorskip("onnxruntime", reason="pip install -e '.[onnx]'")
     tokenizers = pytest.importorskip("tokenizers", reason="pip install -e '.[lm]'")
@@ -33,8 +34,6 @@ def write(folder: Any, pools: bool = False) -> Any:
         tokenizers.models.WordLevel(dict(zip(WORDS, range(len(WORDS)))), unk_token="[UNK]")
     )
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
-        "[CLS] $A [SEP]", None, [("[CLS]", 1), ("[SEP]", 2)]
-    )
+    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(form, None, [("[CLS]", 1), ("[SEP]", 2)])
     tokenizer.save(str(folder / "tokenizer.json"))
     return table

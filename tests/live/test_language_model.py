@@ -8,11 +8,13 @@ import os
 import llama_double
 import lm_models
 import pytest
+from serving import served
 
 from edgeserve import Client, Runtime
 from edgeserve.config.files import resolve_path
 from edgeserve.config.loading import load_config
 from edgeserve.errors import BadInput, Failed
+from edgeserve.fronts.http.chat import read_prompts
 
 CONFIG = """
 [app.write]
@@ -167,3 +169,16 @@ def test_each_client_goes_on_from_its_own_prompts(tmp_path):
     assert [answer["cached_tokens"] for answer in answers] == [0] * 4 + [len(asked["prompt"]) - 1] * 4
     assert len({tuple(answer["tokens"].tolist()) for answer in answers}) == 1
     assert 0.0 < stats["prompt_cached"]["tiny"] < 1.0
+
+
+@pytest.mark.parametrize("of_model", [True, False])
+def test_each_of_several_choices_draws_for_itself_and_a_seed_repeats_them_all(tmp_path, of_model):
+    seed = {"seed": 7}
+    options = {"temperature": 2.0, "max_tokens": 12, **(seed if of_model else {})}
+    model = {"engine": "lm", "file": lm_models.tiny(str(tmp_path)), "options": options}
+    tables = {"model": {"tiny": model}, "app": {"write": {"model": "tiny", "slo": "60s"}}}
+    body = {"model": "write", "prompt": "The", "n": 3, **({} if of_model else seed)}
+    with served(tables, str(tmp_path)) as (_, client):
+        asks = read_prompts(body, client.apps()["write"]["inputs"]).asks
+        texts = [[client.infer("write", ask)["text"] for ask in asks] for _ in range(2)]
+        assert texts[0] == texts[1] and len(set(texts[0])) == 3

@@ -47,6 +47,9 @@ def detect(inputs):
 def named(inputs):
     found = int(inputs["image"][0, 0, 0] > 100)
     return {"boxes": np.float64([[16, 8, 32, 24]])[:found], "scores": np.float64([0.9])[:found], "classes": [2][:found]}
+def count(inputs, before):
+    return {"text": str((before or 0) + 1)}, (before or 0) + 1
+def example_count(): return {"said": "x"}
 def example_double(): return {"x": np.zeros(2, np.float32)}
 def example_intents(): return {"said": "turn on kitchen"}
 def example_detect(): return {"image": np.zeros((32, 48, 3), np.uint8)}
@@ -56,6 +59,7 @@ INPUTS = {
     "double": {"x": {"dtype": "float32", "shape": [2]}},
     "intents": {"said": {"dtype": "text"}},
     "detect": {"image": {"dtype": "uint8", "shape": [32, 48, 3]}},
+    "count": {"said": {"dtype": "text"}},
     "named": {"image": {"dtype": "uint8", "shape": [32, 48, 3]}},
 }
 
@@ -70,11 +74,19 @@ def runtime():
                 name: {
                     "engine": "python",
                     "function": f"mqtt_functions:{name}",
-                    "options": {"example": f"mqtt_functions:example_{name}"},
+                    "options": {"example": f"mqtt_functions:example_{name}", "stateful": name == "count"},
                 }
                 for name in INPUTS
             },
-            "app": {name: {"model": name, "slo": "10s", "inputs": inputs} for name, inputs in INPUTS.items()},
+            "app": {
+                name: {
+                    "model": name,
+                    "slo": "10s",
+                    "inputs": inputs,
+                    "stream": "in_order" if name == "count" else "none",
+                }
+                for name, inputs in INPUTS.items()
+            },
         }
         with served(tables, folder) as (runtime, _):
             yield runtime
@@ -210,6 +222,17 @@ def test_what_an_earlier_start_announced_and_this_one_does_not_goes(runtime, por
 
     live(runtime, port, first, **ASK)
     live(runtime, port, second)
+
+
+def test_each_asker_goes_on_from_its_own_questions(runtime, port):
+    async def story(home, front):
+        said = []
+        for who in ("/hall", "/hall", "/kitchen", "", "/hall/7", "/kitchen"):
+            told = await home.ask(f"edgeserve/cellar/ask/count{who}", "x", f"edgeserve/cellar/answer/count{who}")
+            said.append(told["text"])
+        assert said == ["1", "2", "1", "1", "3", "2"]
+
+    live(runtime, port, story, ask=("count",), askers=("kitchen",))
 
 
 def test_apps_are_asked_by_topic_each_known_asker_with_a_share_of_its_own(runtime, port):

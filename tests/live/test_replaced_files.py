@@ -75,3 +75,23 @@ def test_a_stream_goes_on_from_no_state_of_another_network(tmp_path):
         put(tmp_path, "new", "sum")
         assert not client.reload("m")["failed"]
         assert [client.infer("a", one, stream="s")["out"].item() for _ in range(2)] == [100, 200]
+
+
+def test_a_model_that_was_evicted_goes_on_from_no_state_of_the_file_before(tmp_path):
+    adds_up(str(tmp_path), "old", 1.0)
+    adds_up(str(tmp_path), "new", 100.0)
+    put(tmp_path, "old", "sum")
+    models = {
+        name: {"engine": "onnx", "file": "sum.onnx", "state": {"state": "stateN"}, "memory": "2MB"} for name in "mn"
+    }
+    apps = {name: {"model": name, "slo": "20s", "stream": "in_order"} for name in "mn"}
+    tables = {"device": {"cpu": {"memory": "3MB"}}, "lane": {"cpu0": {}}, "model": models, "app": apps}
+    with served(tables, str(tmp_path)) as (_, client):
+
+        def said(app):
+            return client.infer(app, {"x": np.ones(1, np.float32)}, stream="s")["out"].item()
+
+        assert [said(app) for app in "mmnm"] == [1, 2, 1, 3], "the file is the same"
+        assert said("n") == 2
+        put(tmp_path, "new", "sum")
+        assert [said(app) for app in "mm"] == [100, 200]

@@ -141,6 +141,19 @@ def test_what_is_reloaded_while_it_is_not_in_memory_is_looked_at_when_it_is_load
             assert np.array_equal(client.infer("one", {"x": marked(1)[0]})["y"], first)
 
 
+def test_what_is_loaded_again_from_another_file_is_looked_at(tmp_path: Path) -> None:
+    """Without a reload: it was evicted meanwhile."""
+    saved(tmp_path, one=APART, two=APART, other=MIXED)
+    now = tables(tmp_path, "one", "two", memory="10MiB", expected={"1": "1ms", "2": "1ms", "4": "1ms"})
+    with Runtime(parse_config({**now, "device": {"cpu": {"memory": "10MiB"}}}, directory=str(tmp_path))) as runtime:
+        answers = [runtime.infer(name, {"x": marked(1)[0]})["y"] for name in ("two", "one")]
+        shutil.copy(tmp_path / "other.onnx", tmp_path / "two.onnx")
+        for _ in range(2):
+            with pytest.raises(RequestError, match="must not run in the batches"):
+                runtime.infer("two", {"x": marked(1)[0]}, slo_ms=3_000)
+        assert np.array_equal(runtime.infer("one", {"x": marked(1)[0]})["y"], answers[1])
+
+
 class Counting(Engine):
     """Doubles ``x``, and counts its loads and runs."""
 

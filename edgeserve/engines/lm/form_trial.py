@@ -14,6 +14,7 @@ import os
 import resource
 import signal
 import weakref
+from dataclasses import replace
 from typing import Any, Callable, List, Sequence, Tuple
 
 from edgeserve.config.schema import ModelConfig
@@ -45,7 +46,8 @@ class FormTrial:
 
     def __init__(self, start: Callable[..., Any], model: ModelConfig, pieces: Sequence[bytes], stops: Sequence[int]):
         self._name = model.name
-        self._process = start(FORK_HOST, model, LaneInfo(name="forms", models=1), list(pieces), list(stops))
+        own = replace(model, file="")  # its process reads none
+        self._process = start(FORK_HOST, own, LaneInfo(name="forms", models=1), list(pieces), list(stops))
         self._end = weakref.finalize(self, self._process.unload)
 
     def __call__(self, grammar: str) -> Cost:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeserve.engines.base import PREPARED, Values
+from edgeserve.engines.collate import MASKED, has_masked
 from edgeserve.engines.lm.backend import Encoder, Tokenizer
 from edgeserve.engines.lm.chat import conversation_tokens
 from edgeserve.engines.lm.constraint import grammar_of
@@ -137,6 +138,7 @@ class TextReader:
         )
         asked = self._whole(item, "max_tokens", defaults.max_tokens, 1)
         seed = self._whole(item, "seed", -1, -(2**63)) if _given(item, "seed") else defaults.seed
+        seed = None if seed is None else seed + self._whole(item, "choice", 0, 0)
         return Generation(
             tuple(prompt),
             sampling,
@@ -367,6 +369,8 @@ class TextReader:
         return int(array)
 
     def _array(self, value: Any, name: str) -> NDArray[Any]:
+        if has_masked(value):
+            raise self._refuse(f"input {name!r} {MASKED}")
         try:
             return np.asarray(value)
         except ValueError as error:  # lists of different lengths

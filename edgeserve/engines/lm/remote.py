@@ -12,7 +12,6 @@ from typing import Any, Callable, Deque, Dict, List, Optional, Protocol, Sequenc
 
 from numpy.typing import NDArray
 
-from edgeserve.config.model_files import parts_of, stamps
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
 from edgeserve.engines.base import LaneInfo
@@ -46,7 +45,8 @@ class Process(Protocol):
 
 
 StartProcess = Callable[..., Process]
-"""``start(host, model, lane, *more)``: not started yet; its host is made with ``(model, [lane], *more)``."""
+"""``start(host, model, lane, *more)``: not started yet; its host is made with ``(model, [lane], *more)``, of which the
+first is the directory of a model that has a file."""
 
 Order = Tuple[str, Tuple[int, ...]]
 """The name of ``free``, ``keep`` or ``copy`` of a session, and its arguments."""
@@ -68,7 +68,6 @@ class RemoteBackend:
         self.continues = local.continues
         self._name = model.name
         self._local = local
-        self._files = lambda: stamps(parts_of(model, directory))
         self._processes: Dict[str, Process] = {lane.name: start(HOST, model, lane, directory, slots) for lane in lanes}
         self._mixes = False
 
@@ -90,7 +89,7 @@ class RemoteBackend:
                 f"{', '.join(map(repr, self._processes))})"
             )
         turns = (lane.common or {}).get(TURNS)
-        return RemoteSession(process, slots, self._mixes, turns, lane.name, self._name, self._files)
+        return RemoteSession(process, slots, self._mixes, turns, lane.name)
 
     def tokenizer(self) -> Tokenizer:
         return self._local.tokenizer()
@@ -103,7 +102,7 @@ class RemoteBackend:
 
 class RemoteSession(BackendSession):
     """One lane's session, whose memory is the child's. ``turns``: of the processes on the lane's GPU: each step waits
-    for the child's. ``files``: those of the ``model`` as they are now."""
+    for the child's."""
 
     def __init__(
         self,
@@ -112,17 +111,12 @@ class RemoteSession(BackendSession):
         mixes: bool,
         turns: Optional[Turns] = None,
         lane: str = "",
-        model: str = "",
-        files: Callable[[], Any] = tuple,
     ) -> None:
         self.slots = slots
         self.mixes = mixes
         self._process = process
         self._turns = turns
         self._lane = lane
-        self._model = model
-        self._files = files
-        self._loaded = files()
         self._starts = process.present()
         self._orders: Deque[Order] = deque()  # on any thread; told with the next step, before its rows
 
@@ -157,11 +151,6 @@ class RemoteSession(BackendSession):
         starts = self._process.present()
         if starts == self._starts:
             return False
-        if self._files() != self._loaded:  # the tokenizer, and the sequences, are of the files before
-            raise EngineError(
-                f"model {self._model!r}: its process ended, and its files are others than it was loaded from; reload "
-                f"it (edgeserve reload {self._model})"
-            )
         self._starts = starts
         return True
 

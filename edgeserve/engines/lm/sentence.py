@@ -11,6 +11,7 @@ a text's vector from those of its tokens; left out: the mean, and of a GGUF file
 from __future__ import annotations
 
 import importlib
+import itertools
 import os
 from typing import Any, Dict, List, Mapping, Protocol, Sequence
 
@@ -191,8 +192,9 @@ class SentenceEngine(Engine):
                 f"parts of it, or set [model.{self._model.name}] options.tokens_max as far as the model allows, or "
                 "truncate = true"
             )
-        if len(tokens) > self._tokens_max:  # the token that ends a text stays
-            tokens = [*tokens[: self._tokens_max - 1], tokens[-1]]
+        if len(tokens) > self._tokens_max:
+            end = _common_end(encoder.tokens_of(""), tokens)[-self._tokens_max :]
+            tokens = [*tokens[: self._tokens_max - len(end)], *end]
         if not tokens:
             raise WrongInput(f"model {self._model.name!r}: the text has no tokens")
         return tokens
@@ -259,6 +261,13 @@ class OnnxEncoder:
 
     def close(self) -> None:
         """Its memory goes with the last who uses it."""
+
+
+def _common_end(tokens: List[int], others: List[int]) -> List[int]:
+    """The tokens with which both end: of an empty text and another one, those that end every text."""
+    pairs = zip(reversed(tokens), reversed(others))
+    count = len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)))
+    return tokens[len(tokens) - count :]
 
 
 def pooled(vectors: NDArray[Any], mask: NDArray[Any], pooling: str) -> NDArray[Any]:

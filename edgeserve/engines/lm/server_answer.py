@@ -35,6 +35,7 @@ class RemoteAnswer:
         self._pieces = self._events = 0  # of this stream, with what is passed over
         self._calls: Dict[int, Dict[str, str]] = {}
         self._chances: Optional[List[Mapping[str, Any]]] = [] if "logprobs" in body else None
+        self._waiting: List[Mapping[str, Any]] = []  # of tokens that end inside a character: its text comes later
         self._counts: Optional[Tuple[int, int, int]] = None  # tokens of the prompt, the answer, and from memory
         self.stream: Optional[ServerStream] = None
         self._passed_over = ""
@@ -60,9 +61,11 @@ class RemoteAnswer:
             if self._pieces > most or self._events > most + EVENTS_MORE:  # a piece has a token at least
                 self.is_full, self.reason = True, "length"
                 return None
+            self._waiting += _chances_in(choice.get("logprobs") or {})
             if not text:
                 return {} if calls else None
-            return self._added(text, _chances_in(choice.get("logprobs") or {}))
+            chances, self._waiting = self._waiting, []
+            return self._added(text, chances)
 
     def _called(self, call: Mapping[str, Any]) -> None:
         known = self._calls.setdefault(int(call.get("index", 0)), {"name": "", "arguments": ""})
@@ -118,7 +121,7 @@ class RemoteAnswer:
 
     def begin_again(self) -> None:
         """The next stream begins at the beginning: what was sent is passed over."""
-        self._passed_over, self._calls = self.text, {}
+        self._passed_over, self._calls, self._waiting = self.text, {}, []
         self._pieces = self._events = 0
 
     def __del__(self) -> None:

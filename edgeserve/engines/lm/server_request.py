@@ -49,6 +49,8 @@ class RequestReader(TextReader):
         for name, low in (("top_k", 0), ("seed", -(2**63))):
             if item.get(name) is not None:
                 body[name] = self._whole(item, name, 0, low)
+        if "seed" in body:
+            body["seed"] += self._whole(item, "choice", 0, 0)
         body["max_tokens"] = min(self._whole(item, "max_tokens", max_tokens, 1), max_tokens)
         if self._whole(item, "ignore_eos", 0, 0):
             body["ignore_eos"] = True

@@ -18,7 +18,7 @@ import mmap
 import os
 import re
 import threading
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import ctranslate2
 import numpy as np
@@ -44,6 +44,7 @@ from edgeserve.engines.base import (
     check_count,
     own_failure,
 )
+from edgeserve.engines.collate import MASKED, has_masked
 from edgeserve.engines.cuda.status import OUT_OF_MEMORY, error_of, status_in
 from edgeserve.engines.lm.tokenizers import byte_characters
 from edgeserve.engines.niceness import made_yielding
@@ -89,10 +90,12 @@ class Words(NamedTuple):
 
 class Listened:
     """The state of an item that is not over: the sound, how many samples of it were heard, and what was said.
-    ``told`` is what of it is whole: samples, segments and text after a window."""
+    ``told`` is what of it is whole: samples, segments and text after a window. ``of``: the files of the model that
+    hears it."""
 
-    def __init__(self, audio: NDArray[Any], language: str) -> None:
+    def __init__(self, audio: NDArray[Any], language: str, of: Tuple[Any, ...]) -> None:
         self.audio = audio
+        self.of = of
         self.language = language
         self.at = 0
         self.segments: List[Dict[str, Any]] = []
@@ -230,7 +233,7 @@ class WhisperSession(Session):
         for index, item in enumerate(batch.items):
             state = batch.states[index]
             try:
-                open_items[index] = self._listened(item, words) if state is None else state
+                open_items[index] = self._listened(item, words) if state is None else self._going_on(state)
             except BaseException as error:  # noqa: BLE001 it is this item's
                 over(index, Result({}, error=own_failure(self._engine.name, error)))
         steps = 0
@@ -298,10 +301,17 @@ class WhisperSession(Session):
         item.told = (item.at, len(item.segments), item.sent)
         return text
 
+    def _going_on(self, state: Listened) -> Listened:
+        if state.of != self._engine.loaded_from:
+            raise EngineError(f"model {self._engine.name!r}: its files were replaced within the answer; ask again")
+        return state
+
     def _listened(self, item: Values, words: Words) -> Listened:
         name = self._engine.name
         if item.get("audio") is None:
             raise WrongInput(f"model {name!r}: there is no input 'audio' (inputs: {', '.join(sorted(item)) or 'none'})")
+        if has_masked(item["audio"]):
+            raise WrongInput(f"model {name!r}: input 'audio' {MASKED}")
         audio = np.asarray(item["audio"])
         if audio.ndim != 1 or not len(audio) or audio.dtype not in (np.float32, np.float64, np.int16):
             raise WrongInput(
@@ -320,7 +330,8 @@ class WhisperSession(Session):
                 f"model {name!r}: input 'audio' has values up to {np.abs(audio).max():g}; expected floats from -1 to 1 "
                 "(divide 16 bit samples by 32768, or send them as int16)"
             )
-        return Listened(audio.astype(np.float32, copy=False), self._language(item, words))
+        audio = audio.astype(np.float32, copy=False)
+        return Listened(audio, self._language(item, words), self._engine.loaded_from)
 
     def _language(self, item: Values, words: Words) -> str:
         given: Any = item.get("language")

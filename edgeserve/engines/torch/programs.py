@@ -12,6 +12,7 @@ is left out there is float32 of the length in ``shapes``.
 
 from __future__ import annotations
 
+import copy
 import inspect
 import re
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
@@ -157,7 +158,9 @@ def from_module(
     """The network of ``function``, with its weights."""
     where = f"[model.{model.name}] function"
     made: Any = import_function(model.function, directory, where)
-    if not isinstance(made, torch.nn.Module):
+    if isinstance(made, torch.nn.Module):
+        made = _own(made, where, bool(model.file))
+    else:
         try:
             made = made(**options.table("arguments"))
         except Exception as error:  # a user's constructor may raise anything
@@ -189,6 +192,22 @@ def from_module(
         numbers,
         tensors_of(made),
     )
+
+
+def _own(module: torch.nn.Module, where: str, loads: bool) -> torch.nn.Module:
+    """A module of this model alone: others may be made of the same one, of other files or in another precision. It
+    shares the tensors unless it ``loads`` others into them."""
+    memo: Dict[int, Any] = {}
+    for tensor in () if loads else [*module.parameters(), *module.buffers()]:
+        is_weight = isinstance(tensor, torch.nn.Parameter)
+        memo[id(tensor)] = torch.nn.Parameter(tensor.detach(), False) if is_weight else tensor.detach()
+    try:
+        return copy.deepcopy(module, memo)
+    except Exception as error:  # what a user's module holds may raise anything
+        raise EngineError(
+            f"{where} is a module that cannot be copied ({type(error).__name__}: {error}); name its class, or a "
+            "function that makes it"
+        ) from error
 
 
 def _load_weights(module: torch.nn.Module, model: ModelConfig, path: str) -> None:

@@ -294,13 +294,16 @@ def _request(given: Mapping[str, Any], inputs: Mapping[str, Any], asked: List[Di
     n = int(_number("n", given.get("n", 1)))
     if n * len(asked) > CHOICES_MAX:
         raise BadField("n", f" = {n}: {n * len(asked)} answers of one request; expected at most {CHOICES_MAX}")
-    asks = [{**each, **values, **_own_seed(values, place)} for each in asked for place in range(n)]
+    asks = [{**each, **values, **_own_draws(values, inputs, place)} for each in asked for place in range(n)]
     return ChatRequest(given["model"], asks, _options(given), stream, usage, n)
 
 
-def _own_seed(values: Mapping[str, Any], place: int) -> Dict[str, Any]:
-    """The seed of one of several choices, each of which draws for itself: ``seed`` plus the choice's number, wrapped
-    around at the largest."""
+def _own_draws(values: Mapping[str, Any], inputs: Mapping[str, Any], place: int) -> Dict[str, Any]:
+    """The inputs with which one of several choices draws for itself: its number, which models add to the seed that
+    they use; where the app does not take that, ``seed`` plus the number, wrapped around at the largest."""
+    if place and "choice" in inputs:
+        declared = inputs["choice"]["dtype"]
+        return {"choice": _array("choice", place, np.int32 if declared in OBJECTS else declared)}
     if not place or "seed" not in values:
         return {}
     with np.errstate(over="ignore"):

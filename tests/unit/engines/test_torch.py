@@ -97,6 +97,29 @@ def test_a_module_that_writes_into_itself_is_found(network, remembers, batch, tm
         check.stands_still()
 
 
+ONE = torch.nn.Sequential(torch.nn.Linear(4, 2), torch.nn.BatchNorm1d(2))
+"""A module that several models are made of."""
+
+
+def test_models_of_one_module_have_their_own_weights_and_precision(tmp_path):
+    begun = {name: tensor.clone() for name, tensor in ONE.state_dict().items()}
+    for name, level in (("a", 1.0), ("b", 2.0)):
+        torch.save({key: torch.full_like(value, level) for key, value in begun.items()}, tmp_path / f"{name}.pt")
+    settings = [{"file": "a.pt"}, {"options": {"precision": "bfloat16"}}, {"file": "b.pt"}, {}]
+    engines = [engine_of(tmp_path, function=f"{__name__}:ONE", shapes={"input": (4,)}, **each) for each in settings]
+
+    def said(engine):
+        return engine.run(Batch([{"input": np.ones(4, np.float32)}], 1))[0].outputs["output"].tolist()
+
+    alone = []
+    for engine in engines:
+        engine.load()
+        alone.append(said(engine))
+    assert list(map(said, engines)) == alone
+    assert len({str(each) for each in alone}) == 4
+    assert all(torch.equal(tensor, begun[name]) for name, tensor in ONE.state_dict().items())
+
+
 @pytest.mark.parametrize("precision", ["float16", "bfloat16"])
 def test_what_half_precision_rounds_is_no_mixing(precision, tmp_path):
     options = {"precision": precision}

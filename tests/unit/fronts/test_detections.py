@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from edgeserve.errors import BadInput
-from edgeserve.fronts.detections import FORMS, Box, kept_of, named_boxes, rows_of
+from edgeserve.fronts.detections import FORMS, Box, boxes_of, kept_of, named_boxes, rows_of
 
 HEIGHT, WIDTH, CLASSES = 64, 96, 5
 THINGS = [(3, 0.9, (8, 16, 24, 32)), (1, 0.75, (40, 0, 96, 64)), (3, 0.5, (48, 32, 56, 40))]
@@ -109,6 +109,15 @@ def test_the_best_are_kept_and_what_is_unlikely_is_not():
     assert rows_of(yolo(), "yolo", HEIGHT, WIDTH, 0.4, 1)[:, 0].tolist() == [3.0]
     assert rows_of(yolo(), "yolo", HEIGHT, WIDTH, 0.6, 20)[:, 1].astype(bool).sum() == 2
     assert not rows_of({"y": np.zeros((0, 9), np.float32)}, "yolo", HEIGHT, WIDTH, 0.4, 20).any()
+
+
+@pytest.mark.parametrize("count", [2, 3, 9])
+def test_boxes_come_best_first_by_their_names_too(count):
+    order = [2, 0, 1]
+    named = {"boxes": corners()[order], "scores": chances().max(1)[order], "classes": chances().argmax(1)[order]}
+    for outputs in (named, yolo()):
+        found = boxes_of(outputs, "", HEIGHT, WIDTH, 0.3, count)
+        assert [(int(box.label), round(box.score, 2)) for box in found] == [each[:2] for each in THINGS[:count]]
 
 
 def test_overlapping_boxes_of_one_class_are_one_and_of_two_classes_two():

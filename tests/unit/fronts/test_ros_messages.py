@@ -175,11 +175,15 @@ def test_clouds_of_points(ros):
                  datatype=types[kind.fields[name][0].str[1:]], count=1)
         for name in kind.names
     ]  # fmt: skip
-    cloud = ros.make(
-        ros_messages.CLOUD, header=ros.header(), height=1, width=3, fields=fields, is_bigendian=False, point_step=24,
-        row_step=72, data=np.frombuffer(points.tobytes(), np.uint8), is_dense=False,
-    )  # fmt: skip
-    cloud = ros.sent(cloud, ros_messages.CLOUD)
+
+    def cloud_of(fields):
+        cloud = ros.make(
+            ros_messages.CLOUD, header=ros.header(), height=1, width=3, fields=fields, is_bigendian=False,
+            point_step=24, row_step=72, data=np.frombuffer(points.tobytes(), np.uint8), is_dense=False,
+        )  # fmt: skip
+        return ros.sent(cloud, ros_messages.CLOUD)
+
+    cloud = cloud_of(fields)
     assert ros_messages.points(cloud, 3).tolist() == [[1, 4, 7], [3, 6, 9]]
     np.testing.assert_allclose(ros_messages.points(cloud)[1], [3, 6, 9, 3, 0.7], rtol=1e-6)
     with pytest.raises(BadInput, match="and 6 in all"):
@@ -188,6 +192,10 @@ def test_clouds_of_points(ros):
         cloud.row_step = row_step
         with pytest.raises(BadInput, match="does not hold together"):
             ros_messages.points(cloud)
+    fields[-1].count = 2
+    assert ros_messages.points(cloud_of(fields), 3).shape == (2, 3)
+    with pytest.raises(BadInput, match="'intensity' has 2 numbers"):
+        ros_messages.points(cloud_of(fields))
 
 
 def test_the_deadline_counts_from_the_stamp(ros):

@@ -112,6 +112,29 @@ def test_a_killed_child_is_a_typed_error_and_comes_back(engine):
     assert run(engine)["pid"] != child.pid, "no call was lost"
 
 
+def test_a_process_that_would_come_back_with_another_file_does_not_until_a_load(tmp_path):
+    (tmp_path / "offload_functions.py").write_text(FUNCTIONS)
+    (tmp_path / "net.bin").write_bytes(b"old")
+    options = {"process": True, "process_restarts_max": 9}
+    model = ModelConfig("m", "python", function="offload_functions:f", file="net.bin", options=options)
+    engine = make_engine(model, [LaneInfo()], str(tmp_path))
+    engine.load()
+    with pytest.raises(EngineError, match="killed by SIGKILL"):
+        run(engine, "die")
+    assert run(engine)["y"].tolist() == [0, 2, 4], "its file is as it was"
+    (tmp_path / "net.bin").write_bytes(b"another")
+    assert run(engine)["y"].tolist() == [0, 2, 4], "it has what it has read"
+    with pytest.raises(EngineError, match="killed by SIGKILL"):
+        run(engine, "die too")
+    for _ in range(2):
+        with pytest.raises(EngineError, match="its files are others than it was loaded from; reload it"):
+            run(engine)
+    engine.unload()
+    engine.load()
+    assert run(engine)["y"].tolist() == [0, 2, 4]
+    engine.unload()
+
+
 def test_an_input_that_ends_its_process_twice_is_refused_and_spares_the_others(engine):
     for _ in range(2):
         with pytest.raises(EngineError, match="killed by SIGKILL"):

@@ -135,7 +135,9 @@ def test_without_features_every_request_counts_as_the_mean(fitted: Any) -> None:
         ({}, "no model's output came"),
         ({"a": "text"}, "expected numbers"),
         ({"a": [0.7, 0.1, 0.1, 0.1], "b": [0.2, float("nan"), 0.4, 0.4]}, "'b' holds NaN"),
+        ({"a": np.ma.masked_array([0.7, 0.1, 0.1, 0.1], [1, 0, 0, 0])}, "'a' is a masked array"),
         ({"a": [1.0, 2.0], "b": [1.0]}, "1 and 2 values"),
+        ({"a": np.ones((2, 3, 1)), "b": np.ones((1, 3, 2))}, "[2, 3] and [3, 2]"),
     ],
 )
 def test_an_item_that_cannot_be_combined_fails_alone(fitted: Any, item: Dict[str, Any], said: str) -> None:

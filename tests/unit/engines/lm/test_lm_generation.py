@@ -129,6 +129,7 @@ def test_max_tokens_ends_at_the_configured_bound_and_at_the_context():
         ({"prompt": 5}, "expected text"),
         ({"tokens": [0.5]}, "whole numbers"),
         ({"tokens": [[1]]}, "whole numbers"),
+        ({"tokens": np.ma.masked_array([1, 2], [0, 1])}, "'tokens' is a masked array"),
         ({"tokens": [[1], [1, 2]]}, "'tokens' is "),  # before numpy 1.24 it is an array of objects
         ({"prompt": "x", "stop": [["a"], ["b", "c"]]}, "'stop' is ['a']"),
         ({"prompt": "x", "temperature": [1, [2]]}, "'temperature' is [1, [2]]"),

@@ -54,7 +54,7 @@ def children():
 
 
 def test_answers_are_those_of_this_process_and_a_crash_costs_its_batch_alone(engine, tmp_path):
-    here = made(tmp_path, LaneInfo(name="cpu0"), process=False)
+    here = made(tmp_path, LaneInfo(name="cpu0"), "here.gguf", process=False)
     here.load()
     alone = tokens(run(here.open(LaneInfo(name="cpu0")), ITEMS))
     session = engine.open(LANE)

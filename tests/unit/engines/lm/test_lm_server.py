@@ -204,6 +204,15 @@ def test_probabilities_come_in_one_form(server, form):
     ]
 
 
+def test_the_probability_of_a_token_without_text_comes_with_the_rest_of_its_character(server):
+    chance = {"token": "b", "logprob": -0.5, "top_logprobs": []}
+    server.odd = {"choices": [{"text": "", "logprobs": {"content": [chance]}}]}
+    control = Recorder()
+    run(made(server).open(LaneInfo()), [{"prompt": "odd", "max_tokens": 3, "logprobs": 0}], control=control)
+    told = [json.loads(piece.outputs["logprobs"]) for piece in control.pieces[0]]
+    assert told == [[], [chance]] and json.loads(control.ends[0].outputs["logprobs"]) == [chance]
+
+
 @pytest.mark.parametrize(
     "item",
     [

@@ -10,7 +10,7 @@ from pathlib import Path
 import llama_double
 import numpy as np
 import pytest
-from sentence_models import SIZE, write
+from sentence_models import SIZE, WORDS, write
 
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
@@ -79,6 +79,17 @@ def test_one_text_that_is_too_long_fails_alone_or_is_cut(tmp_path):
     cut.load()
     assert np.array_equal(vectors(cut, "a " * 500)[0], vectors(engine, "a a")[0])
     assert np.array_equal(vectors(cut, "a b c")[0], vectors(engine, "a b")[0])
+
+
+@pytest.mark.parametrize("form", ["$A", "[CLS] $A", "$A [SEP]", "[CLS] $A [SEP]", "$A [SEP] [SEP]"])
+def test_a_text_that_is_cut_has_its_first_words_in_the_form_of_any_text(tmp_path, form):
+    table = write(tmp_path, form=form)
+    engine = engine_of(tmp_path, tokens_max=4, truncate=True, normalize=False)
+    engine.load()
+    room = 4 - (len(form.split()) - 1)
+    words = form.replace("$A", " ".join(["a"] * room)).split()
+    wanted = table[[WORDS.index(word) for word in words]].mean(0)
+    assert np.allclose(vectors(engine, "a a a a a b")[0], wanted, atol=1e-6)
 
 
 def test_what_is_no_sentence_model_is_said_with_the_mend(tmp_path):

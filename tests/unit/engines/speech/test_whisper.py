@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from edgeserve.config.schema import ModelConfig
-from edgeserve.engines import make_engine
+from edgeserve.engines import load_engine, make_engine
 from edgeserve.engines.base import Batch, LaneInfo
 from edgeserve.engines.speech.heard import HeardWindow, SpokenSegment, window_of
 from edgeserve.engines.speech.mel import log_mel
@@ -31,7 +31,7 @@ def make(tmp_path, monkeypatch):
         file = double.write_files(str(tmp_path), english)
         config = ModelConfig(name="ear", engine="whisper", file=file, batch=(1, 2), options=options)
         engine = make_engine(config, [LaneInfo()], str(tmp_path))
-        engine.load()
+        load_engine(engine, config, str(tmp_path))
         return engine
 
     return made
@@ -96,6 +96,14 @@ def test_batches_cuts_and_other_lanes_change_no_word(make):
     assert run(other, sounds[0], states=[first[0].state])[0].outputs == alone[0]
 
 
+def test_an_answer_goes_on_with_the_file_that_began_it_alone(make):
+    sound = double.sound(1, 31, seconds=60)
+    begun = [run(each.open(LaneInfo()), sound, steps_max=1)[0] for each in (make(), make())]
+    session = make().open(LaneInfo())  # the files are written anew each time
+    for found, written in zip(run(session, sound, sound, states=[each.state for each in begun]), begun):
+        assert "replaced" in str(found.error) and written.state.written().outputs["text"] == "la"
+
+
 def test_the_language_is_told_or_heard(make, tmp_path):
     engine = make()
     session = engine.open(LaneInfo())
@@ -125,6 +133,7 @@ def test_the_language_is_told_or_heard(make, tmp_path):
         (None, "no input 'audio'"),
         (np.zeros((2, 100), np.float32), r"\[2, 100\]"),
         (np.zeros(0, np.float32), "expected float32"),
+        (np.ma.masked_array(np.zeros(100, np.float32), np.arange(100) == 7), "is a masked array"),
         (np.zeros(100, np.int32), "int32"),
         (np.full(100, 20000.0, np.float32), "divide 16 bit samples by 32768"),
         (np.full(100, np.nan, np.float32), "nan"),
