@@ -87,6 +87,8 @@ class BenchTally:
             )
         except RequestError as error:
             self._end(error, None, due_ns, terms)
+            if then is not None:
+                then()
             return
 
         def done(ended: Any) -> None:

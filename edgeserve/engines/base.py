@@ -449,7 +449,7 @@ class Engine:
     an answer) does not go on."""
 
     unchecked = False
-    """True if nobody has looked in which batches what it loads may run: its files are others than at the start."""
+    """True if it is not known in which batches what it loads may run: its files are others than at the start."""
 
     rebuilds = False
     """True if the next load builds anew what the engine keeps built (a plan), with kernels that are timed then. An

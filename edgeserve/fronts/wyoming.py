@@ -463,7 +463,10 @@ class WyomingConnection:
                         if words_of(piece, "text"):
                             sent += words_of(piece, "text")
                             await self.send(TranscriptChunk(words_of(piece, "text")))
-                    text = text_of(await stream.answer())
+                    answer = await stream.answer()
+                text = text_of(answer)
+                if answer.reason:
+                    await self._cut("asr", answer)
                 rest = rest_of(text, sent.lstrip())
                 if rest:
                     await self.send(TranscriptChunk(rest))
@@ -472,6 +475,12 @@ class WyomingConnection:
             await self.send(TranscriptStop())
         except EdgeServeError as error:
             await self._no_transcript(error)
+
+    async def _cut(self, role: str, answer: Answer) -> None:
+        """A text that ends early is sent, with an Error event before it: no event of the protocol has a place for it."""
+        text = f"the {role} app's text ends early: {answer.reason}"
+        self._front.troubles.tell(f"{role} cut", text)
+        await self.send(Error(text, "partial"))
 
     async def _no_transcript(self, error: EdgeServeError) -> None:
         await self._failed("asr", error)
@@ -496,6 +505,8 @@ class WyomingConnection:
                         sent += words_of(piece, "text")
                         await self.send(HandledChunk(words_of(piece, "text")))
                 answer = await stream.answer()
+            if answer.reason:
+                await self._cut("intent", answer)
             self._front.counts["sentences"] += 1
             name = words_of(answer.outputs, "intent")
             said = words_of(answer.outputs, "text") if "intent" in answer.outputs else text_of(answer)

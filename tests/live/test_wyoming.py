@@ -18,6 +18,7 @@ import pytest
 from serving import command, served
 
 from edgeserve import cli
+from edgeserve.answers import Answer
 from edgeserve.client import AsyncClient
 
 pytest.importorskip("wyoming", reason="the front needs wyoming: pip install '.[wyoming]'")
@@ -326,6 +327,42 @@ def test_what_a_language_model_writes_comes_in_pieces(tmp_path):
 
     with served(tables, str(tmp_path)) as (runtime, _):
         talk(runtime, {"intent": "write", "asr": "dictate"}, conversation)
+
+
+class Cut:
+    """A stream whose answer ends early, at its deadline."""
+
+    async def __aenter__(self):
+        return self
+
+    async def __aexit__(self, *error):
+        return None
+
+    async def __aiter__(self):
+        yield {"text": "turn off"}
+
+    async def answer(self):
+        return Answer({"text": "turn off"}, late=True, reason="ended early, after 2 tokens")
+
+
+def test_a_text_that_ends_early_says_so(runtime):
+    async def run():
+        async with fronted(runtime, ALL) as (front, port), AsyncTcpClient("127.0.0.1", port) as client:
+            front.client.stream = lambda *args, **options: Cut()
+            for event in (Transcribe(), start(), chunk(np.zeros(800)), AudioStop(), Transcript("abc")):
+                await client.write_event(event.event())
+            kinds = []
+            while "handled-stop" not in kinds:
+                event = await asyncio.wait_for(client.read_event(), 20)
+                kinds.append(event.type)
+                if Error.is_type(event.type):
+                    assert "ends early" in Error.from_event(event).text
+            return kinds
+
+    kinds = asyncio.run(run())
+    for last in ("transcript", "handled"):
+        assert "error" in kinds[: kinds.index(last)], kinds
+        kinds = kinds[kinds.index(last) :]
 
 
 def test_text_is_spoken_whole_or_sentence_by_sentence(runtime):
