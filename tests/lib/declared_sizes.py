@@ -253,6 +253,19 @@ def bus(*frames: bytes, **fields: Any) -> Any:
     return ask.inputs
 
 
+def bus_head(data: bytes) -> Any:
+    """The first frame of a message, in both ways that read it."""
+    from edgeserve.ipc import wire
+
+    return wire.read_infer(data), wire.unpack_header(data)
+
+
+def packed_head(**fields: Any) -> bytes:
+    from edgeserve.ipc import wire
+
+    return wire.pack_header({"kind": "infer", "id": 1, "app": "a", **fields})
+
+
 def child(data: bytes) -> Any:
     """The answer of a model's process."""
     import pickle
@@ -340,6 +353,10 @@ CASES: Dict[str, Tuple[Callable[..., Any], Any]] = {
     "npy: a head without end": (load, lambda: (npy("'''", version=2),)),
     "npy: items of 2 GB": (load, lambda: (npy("()", "V2147483647"),)),
     "npy: objects": (load, lambda: (npy("(2,)", "|O", b"cos\nsystem\n"),)),
+    "npy: fewer numbers than it says": (load, lambda: (npy("(5,)", body=bytes(16)),)),
+    "npy: an unknown version": (load, lambda: (npy("(4,)", body=bytes(16), version=3),)),
+    "npy: 10^18 items of nothing": (load, lambda: (npy("(1000000000000000000,)", "|S0"),)),
+    "npy: half a head": (load, (b"\x93NUMPY\x01",)),
     "npz: 400 GB": (history, lambda: (npz(outputs=npy("(100000000000,)")),)),
     "npz: 1.1 GB of zeros": (history, lambda: (zeros(9),)),
     "npz: a head in 200 brackets": (history, lambda: (npz(outputs=npy("(" * 200)),)),
@@ -380,6 +397,8 @@ CASES: Dict[str, Tuple[Callable[..., Any], Any]] = {
     "bus: 2^62 x 2^62": (bus, lambda: (_by_name((bytes(8),), tensors=[["x", "float32", [2**62, 2**62]]]))),
     "bus: 4 GB follow": (bus, lambda: (_by_name((bytes(8),), tensors=[["x", "float32", [2**30]]]))),
     "bus: 10^4 axes": (bus, lambda: (_by_name((bytes(4),), tensors=[["x", "float32", [1] * 10_000]]))),
+    "bus: lists of 65,535 in lists": (bus_head, (b"\x01" + b"\xdd\x00\x00\xff\xff" * 1000,)),
+    "bus: 250,000 tensors": (bus_head, lambda: (packed_head(tensors=[["", "", []]] * 250_000),)),
     "child: 4e9 blocks": (child, (struct.pack("!I", MANY),)),
     "child: a block of 4 EB": (child, (struct.pack("!IQ", 1, 2**62),)),
     "child: a block of 2^64 bytes": (child, (struct.pack("!IQ", 1, 2**64 - 1),)),

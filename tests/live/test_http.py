@@ -84,17 +84,6 @@ def infer(x, **parameters):
     return {"inputs": [{"name": "x", "datatype": "FP32", "shape": [4], "data": x}], "parameters": parameters}
 
 
-def post_and_hold(front, path, body, authorization="none"):
-    """A connection on which a request was sent; its answer is left unread."""
-    connection = socket.create_connection(front.http.split(":"))
-    connection.sendall(
-        f"POST {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: {authorization}\r\n"
-        f"Content-Length: {len(body)}\r\n\r\n".encode()
-        + body
-    )
-    return connection
-
-
 # --- the Open Inference Protocol in plain HTTP ------------------------------------------------------------------------
 
 
@@ -168,22 +157,6 @@ def test_what_goes_wrong_has_a_status_a_code_and_a_text(front, path, body, statu
     assert says in error["error"]
 
 
-def test_refusals_for_load_say_so_and_a_client_that_goes_cancels(front, server, gates):
-    body = json.dumps(infer([1, 0, 0, 0])).encode()
-    waiting = []
-    for _ in range(2):
-        connection = post_and_hold(front, "/v2/models/held/infer", body)
-        waiting.append(connection)
-    wait_until(lambda: server.stats()["apps"]["held"]["open"] == 2)
-    status, data, headers = front.ask_raw("POST", "/v2/models/held/infer", infer([0] * 4))
-    assert (status, json.loads(data)["reason"], headers["retry-after"]) == (429, "queue_full", "1")
-    for connection in waiting:
-        connection.close()
-    wait_until(lambda: server.stats()["apps"]["held"]["outcomes"]["cancelled"] == 2)
-    live_functions.gate.set()
-    wait_until(lambda: front.ask("POST", "/v2/models/held/infer", infer([0] * 4, stream="a"))[0] == 200)
-
-
 def form(name, content, more=""):
     return f'--b\r\nContent-Disposition: form-data; name="{name}"{more}\r\n\r\n'.encode() + content + b"\r\n"
 
@@ -208,32 +181,6 @@ def test_an_image_as_a_body_and_in_a_form(front):
     ):
         kind = {"Content-Type": "multipart/form-data; boundary=b"}
         assert front.ask("POST", f"/v2/models/{app}/infer", body, kind)[0] == wanted, body
-
-
-def test_clients_with_names_share_an_app(server, tmp_path, gates):
-    (tmp_path / "token").write_text(f"kitchen {TOKEN}-1\nhall {TOKEN}-2\n")
-    settings = HttpConfig(listen="127.0.0.1:0", token_file=str(tmp_path / "token"))
-    body = json.dumps(infer([1, 0, 0, 0])).encode()
-    before = server.stats()["apps"]["held"]["outcomes"]["dropped"]
-    with FrontThread(server.endpoints[0], settings) as front:
-        kitchen = []
-        for count in (1, 2):  # all that the app may have pending
-            kitchen.append(post_and_hold(front, "/v2/models/held/infer", body, f"Bearer {TOKEN}-1"))
-            wait_until(lambda count=count: server.stats()["apps"]["held"]["open"] == count)
-        status, error = front.ask(
-            "POST", "/v2/models/held/infer", json.loads(body), {"Authorization": f"Bearer {TOKEN}-1"}
-        )
-        assert (status, error["reason"]) == (429, "queue_full")
-        hall = post_and_hold(front, "/v2/models/held/infer", body, f"Bearer {TOKEN}-2")
-        wait_until(lambda: server.stats()["apps"]["held"]["outcomes"]["dropped"] == before + 1)
-        kitchen[1].settimeout(20)
-        assert b"over_share" in kitchen[1].recv(65536)  # its newest gave way to the other client's first
-        live_functions.gate.set()
-        for connection in (kitchen[0], hall):
-            connection.settimeout(20)
-            assert b"200 OK" in connection.recv(65536)
-        for connection in (*kitchen, hall):
-            connection.close()
 
 
 def test_bounds_of_the_front_itself(server, gates):

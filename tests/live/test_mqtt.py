@@ -26,7 +26,6 @@ from edgeserve.fronts.home_assistant import device_of  # noqa: E402
 from edgeserve.fronts.mqtt import Mqtt, MqttFront  # noqa: E402
 from edgeserve.fronts.mqtt_settings import host_name  # noqa: E402
 
-ROOT = Path(__file__).parents[2]
 FUNCTIONS = """
 import numpy as np
 def double(inputs):
@@ -458,25 +457,6 @@ def test_the_name_of_a_front_is_its_hosts(monkeypatch):
     for host, name in (("pi.local", "pi"), ("Küche 1", "K-che-1"), ("", "edgeserve")):
         monkeypatch.setattr(mqtt_settings.socket, "gethostname", lambda host=host: host)
         assert Mqtt().name == name
-
-
-def test_one_asker_leaves_room_for_others(runtime, port):
-    async def story(home, front):
-        front._open.update({"mqtt:kitchen": 15, "mqtt": 1})
-        front._check_room("mqtt:kitchen")
-        front._open["mqtt:kitchen"] = 16
-        with pytest.raises(mqtt.Rejected, match="16 of them of mqtt:kitchen"):
-            front._check_room("mqtt:kitchen")
-        front._check_room("mqtt")
-        front._open.clear()
-        front._open["mqtt:kitchen"] = 47
-        front._check_room("mqtt:kitchen")
-        front._open["mqtt:kitchen"] = 48
-        with pytest.raises(mqtt.Rejected):
-            front._check_room("mqtt:kitchen")
-        front._check_room("mqtt:hall")
-
-    live(runtime, port, story)
 
 
 def test_a_front_that_dies_is_offline(runtime, port):

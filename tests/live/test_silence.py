@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import http.client
-import inspect
 import json
 import threading
 
 import live_functions
 import pytest
-from for_each import each_time
 from http_front import FrontThread
 from serving import function, served, wait_until
 
-from edgeserve.client import Client
 from edgeserve.fronts.http import asking
 from edgeserve.fronts.http.settings import HttpConfig
 
-CONNECT_MS = inspect.signature(Client).parameters["connect_ms"].default
 WAIT = [{"role": "user", "content": "wait"}]
 PATHS = {
     "/v1/chat/completions": {"model": "chat", "messages": WAIT, "stream": True},
@@ -81,12 +76,6 @@ def test_a_refusal_afterwards_is_an_event(front, path):
         each.close()
 
 
-def test_a_refusal_at_once_has_a_status_of_its_own(front):
-    connection, answer = begun(front, "/v1/chat/completions", model="nobody")
-    assert answer.status == 404
-    connection.close()
-
-
 @pytest.mark.parametrize("path", PATHS)
 def test_a_client_that_goes_in_the_silence_cancels_its_request(front, server, path):
     before = server.stats()["apps"]["chat"]["outcomes"]["cancelled"]
@@ -94,21 +83,6 @@ def test_a_client_that_goes_in_the_silence_cancels_its_request(front, server, pa
     answer.close()
     connection.close()
     wait_until(lambda: server.stats()["apps"]["chat"]["outcomes"]["cancelled"] == before + 1)
-
-
-@pytest.mark.parametrize("path", each_time(PATHS, next(iter(PATHS))))  # each waits for the server
-def test_a_server_that_is_not_there_is_a_status(path):
-    app = {"model": "chat", "slo": "20s", "inputs": {"messages": {"dtype": "text"}}}
-    tables = {"model": {"chat": function("chat", "example_chat", "http_functions")}, "app": {"chat": app}}
-    live_functions.gate.set()
-    with contextlib.ExitStack() as stack:
-        with served(tables) as (runtime, _):
-            own = FrontThread(runtime.endpoints[0], HttpConfig(listen="127.0.0.1:0"), connect_ms=CONNECT_MS)
-            front = stack.enter_context(own)
-            assert front.ask("POST", path, {**PATHS[path], "stream": False})[0] == 200
-        connection, answer = begun(front, path)
-        assert answer.status == 502 and b"is gone" in answer.read()
-        connection.close()
 
 
 def test_openais_client_hears_nothing_of_the_silence(front):

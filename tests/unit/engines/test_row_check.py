@@ -15,7 +15,7 @@ from edgeserve.engines.axis_names import batch_elsewhere, length_of_another, nam
 from edgeserve.engines.base import Batch, Engine, Footprint, LaneInfo, Result, RowFacts
 from edgeserve.engines.port import Port
 from edgeserve.engines.row_check import Remembers, RowCheck, row_check_of
-from edgeserve.errors import DeviceLost, EngineError, ExampleUnknown, WrongInput, WrongRows
+from edgeserve.errors import DeviceLost, EngineError, ExampleUnknown, WrongInput
 
 pytest.importorskip("onnx", reason="the onnx package makes the test models; pip install -e '.[test]'")
 pytest.importorskip("onnxruntime", reason="pip install -e '.[onnx]'")
@@ -25,7 +25,7 @@ import onnx
 import onnx_models
 import sentence_models
 import trt_worlds
-from drawn_graphs import APART, ENDS, MIXING, UNSTEADY, named, of_steps
+from drawn_graphs import APART, MIXING, UNSTEADY, named, of_steps
 
 SIZES = (1, 2, 4)
 WHOLE = SIZES, ""
@@ -58,36 +58,12 @@ def of_file(folder: Any, file: Any, **settings: Any) -> Tuple[Tuple[int, ...], s
 # --- kinds of models --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["vector", "series", "image"])
-@pytest.mark.parametrize("step", sorted(named(APART)))
-def test_a_model_that_keeps_items_apart_keeps_its_sizes(step: str, kind: str, tmp_path: Any) -> None:
-    assert of_file(tmp_path, of_steps(kind, drawn_graphs._tanh, named(APART)[step])) == WHOLE
-
-
 @pytest.mark.parametrize("kind", ["vector", "series"])
 @pytest.mark.parametrize("step", sorted(named((*MIXING, *UNSTEADY))))
 def test_a_model_that_mixes_items_runs_one_at_a_time(step: str, kind: str, tmp_path: Any) -> None:
     sizes, why = of_file(tmp_path, of_steps(kind, named((*MIXING, *UNSTEADY))[step]))
     assert sizes == (1,)
     assert "'y'" in why and "batch of 2" in why
-
-
-@pytest.mark.parametrize("end", sorted(named(ENDS)))
-def test_an_output_without_rows_of_the_batch_is_never_dealt_out(end: str, tmp_path: Any) -> None:
-    try:
-        sizes, why = of_file(tmp_path, of_steps("vector", drawn_graphs._tanh, end=named(ENDS)[end]))
-    except WrongRows:
-        return
-    assert sizes == (1,) and why
-
-
-def test_where_only_some_output_mixes_the_sizes_end(tmp_path: Any) -> None:
-    model = of_steps("vector", drawn_graphs._tanh)
-    model.graph.node.append(onnx.helper.make_node("CumSum", ["x", "axis"], ["z"]))
-    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array(0, np.int64), "axis"))
-    model.graph.output.append(onnx.helper.make_tensor_value_info("z", onnx.TensorProto.FLOAT, ["batch", 4]))
-    sizes, why = of_file(tmp_path, model)
-    assert sizes == (1,) and "output 'z'" in why
 
 
 def test_larger_sizes_end_where_two_items_do_not_show_it(tmp_path: Any) -> None:
@@ -503,22 +479,6 @@ def test_a_model_that_may_draw_by_chance_is_not_said_to_remember(by_chance: Any)
     check.stands_still()
 
 
-STEPS = {**named(APART), **named(MIXING)}
-
-
-@pytest.mark.parametrize("step", [*sorted(STEPS), "random"])
-def test_no_graph_without_a_memory_is_said_to_have_one(step: str, tmp_path: Any) -> None:
-    steps = {**STEPS, "random": drawn_graphs._random}
-    onnx.save(of_steps("vector", steps[step]), str(tmp_path / "m.onnx"))
-    model = ModelConfig("m", "onnx", "m.onnx", batch=(1,))
-    engine = make_engine(model, [LANE], str(tmp_path))
-    engine.load()
-    check = row_check_of(model, engine)
-    assert (check is None) == (step == "random")
-    if check is not None:
-        check.begin(engine.open(LANE), engine.example())
-        check.stands_still()
-    engine.unload()
 
 
 def test_batch_norm_in_training_mode_remembers(tmp_path: Any) -> None:

@@ -376,18 +376,6 @@ def test_a_header_over_its_bound_is_refused():
         wire.unpack_header(header(texts={"t": "x" * wire.HEADER_BYTES_MAX}))
 
 
-def test_nested_lists_that_claim_to_be_long_cost_little():
-    bomb = b"\x01" + b"\xdd\x00\x00\xff\xff" * 1000
-    tracemalloc.start()
-    try:
-        with pytest.raises(Malformed):
-            wire.unpack_header(bomb)
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert peak < 4 * 1024**2
-
-
 GOOD = [
     wire.encode_request(
         5,
@@ -545,13 +533,3 @@ def test_for_whom_a_front_asks_is_a_plain_name():
             decode([header(origin=wrong)])
 
 
-def test_a_header_of_many_entries_is_not_read_before_they_are_bounded():
-    """A megabyte would be a quarter of a million: :func:`wire.unpack_header` bounds them unread."""
-    entries = [["", "", []]] * 250_000
-    tracemalloc.start()
-    assert wire.read_infer(header(tensors=entries)) is None
-    with pytest.raises(Malformed, match="within bounds"):
-        wire.unpack_header(header(tensors=entries))
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert peak < 8 * 2**20, peak

@@ -84,78 +84,12 @@ def test_values_go_through_a_fan_out_and_come_back_as_lists() -> None:
     assert len(values.requests) == 0 and values.open_count == 0
 
 
-def test_nested_fan_outs_close_innermost_first() -> None:
-    values = RequestValues()
-    request = accepted(
-        plan_of(
-            {
-                "node": [
-                    {"name": "pages", "fan_out": True},
-                    {"name": "lines", "fan_out": True},
-                    {"name": "read"},
-                    {"name": "page", "gather": True},
-                    {"name": "book", "gather": True, "inputs": {"pages": "page.text", "all": "read.word"}},
-                ]
-            }
-        ),
-        values,
-    )
-    run(values, "pages", parts=[{"p": 0}, {"p": 1}])
-    for page in (0, 1):
-        run(values, "lines", (page,), parts=[{"l": line} for line in range(page + 1)])
-        for line in range(page + 1):
-            assert item(values, "read", (page, line)) == {"l": line}
-            run(values, "read", (page, line), outputs={"word": (page, line)})
-        assert item(values, "page", (page,)) == {"word": [(page, line) for line in range(page + 1)]}
-        run(values, "page", (page,), outputs={"text": f"page {page}"})
-    assert item(values, "book") == {"pages": ["page 0", "page 1"], "all": [[(0, 0)], [(1, 0), (1, 1)]]}
-    run(values, "book", outputs={"n": 3})
-    assert values.outputs(request) == {"n": 3}
-
-
 def test_without_names_outputs_of_the_one_predecessor_replace_the_requests_inputs() -> None:
     values = RequestValues()
     request = accepted(plan_of({"node": [{"name": "first"}, {"name": "then"}]}), values, x=1, y=2)
     run(values, "first", outputs={"x": 10, "a": 1})
     assert item(values, "then") == {"x": 10, "y": 2, "a": 1}
     assert request.inputs == {"x": 1, "y": 2}
-
-
-def test_without_names_a_join_gets_the_inputs_and_what_each_predecessor_returned() -> None:
-    values = RequestValues()
-    nodes = [
-        {"name": "left", "after": []},
-        {"name": "right", "after": []},
-        {"name": "both", "after": ["left", "right"]},
-    ]
-    accepted(plan_of({"node": nodes}), values, y=2)
-    run(values, "left", outputs={"x": 10, "a": 1})
-    run(values, "right", outputs={"b": 2})
-    assert item(values, "both") == {"x": 10, "y": 2, "a": 1, "b": 2}
-
-
-def test_a_branch_not_taken_leaves_its_arguments_out() -> None:
-    values = RequestValues()
-    request = accepted(
-        plan_of(
-            {
-                "outputs": ["end.y", "big.z"],
-                "node": [
-                    {"name": "choose", "route": "one"},
-                    {"name": "small", "after": ["choose"]},
-                    {"name": "big", "after": ["choose"]},
-                    {"name": "end", "after": ["small", "big"], "inputs": {"s": "small.y", "b": "big.z"}},
-                ],
-            }
-        ),
-        values,
-        x=1,
-    )
-    assert run(values, "choose", route="small").route == "small"
-    run(values, "small", outputs={"y": 5})
-    assert item(values, "end") == {"s": 5}
-    run(values, "end", outputs={"y": 6})
-    assert values.outputs(request) == {"y": 6}
 
 
 @pytest.mark.parametrize(

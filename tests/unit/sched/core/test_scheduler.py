@@ -480,14 +480,6 @@ def test_a_full_app_refuses_and_says_whether_the_client_is_over_its_share():
     assert world.arrive("a", client="y") == [ended(6, "rejected", "queue_full")]  # all of them run
 
 
-def test_only_a_client_that_has_something_pending_beside_others_is_over_its_share():
-    world = one(app={"pending_max": 2, "slo": "5s"})
-    world.arrive("a", client="x")
-    world.arrive("a", client="y")
-    assert world.arrive("a", client="z") == [ended(3, "rejected", "queue_full")]  # two clients, and none of it is z's
-    assert world.arrive("a", client="y") == [ended(4, "rejected", "over_share")]
-
-
 def test_a_full_server_refuses_whoever_has_most_and_takes_others_in_its_place():
     world = Driver(
         {"m": {1: 10}}, {name: {"model": "m", "slo": "5s"} for name in "ab"}, policy="fifo", server={"pending_max": 3}
@@ -506,12 +498,6 @@ def test_a_client_that_would_be_late_displaces_the_newest_that_wait_of_one_above
     assert world.arrive("a", client="pid:2 #1") == [ended(10, "dropped", "over_share")]
     assert world.arrive("a", client="pid:2 #1") == [ended(9, "dropped", "over_share")]
     assert world.arrive("a", client="pid:2 #1", slo=120) == []
-
-
-def test_what_runs_is_not_displaced():
-    world = Driver({"m": {1: 70}}, {"a": {"model": "m", "slo": "100ms"}}, policy="fifo")
-    world.arrive("a", client="pid:1 #1")
-    assert world.arrive("a", client="pid:2 #1") == []
 
 
 def test_the_place_of_a_request_that_ended_is_free_again():
