@@ -2,7 +2,7 @@
 the loop.
 
 One monitor per GPU that the configuration names; a device of kind ``cpu`` is told of by the first. What changes enough
-to matter (``device/changes.py``) becomes events; the rest is shown by ``stats()`` alone.
+to matter (``device/filter.py``) becomes events; the rest is shown by ``stats()`` alone.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from edgeserve.config.profile_record import Clocks, Profile
 from edgeserve.config.readers import AUTO
 from edgeserve.config.schema import Config, DeviceConfig
 from edgeserve.device.boards import Machine, detect_board
-from edgeserve.device.changes import ChangeFilter, ChangeReport
 from edgeserve.device.circumstances import gpu_clocks
 from edgeserve.device.events import DeviceEvents
 from edgeserve.device.memory import MemorySource
@@ -29,7 +28,7 @@ from edgeserve.device.state import DeviceState
 from edgeserve.engines.cuda.driver import open_driver
 from edgeserve.errors import EngineError
 from edgeserve.live.device_news import DeviceNews, board_table
-from edgeserve.units import NS_PER_MS
+from edgeserve.units import NS_PER_MS, NS_PER_S
 
 log = logging.getLogger("edgeserve")
 
@@ -40,6 +39,9 @@ SourcesOf = Callable[[Machine, int], Sequence[DeviceSource]]
 INTERVAL_NS = 500 * NS_PER_MS
 """Between two readings while serving; slow sensors are read once a second at most."""
 
+
+LASTS_NS = NS_PER_S
+"""The time for which an end of throttling or another power mode must last before it is logged."""
 
 HEADROOM_BYTES = 512 * 10**6
 """The memory of a board that stays free: its GPU takes from the same, and the system must have room to answer."""
@@ -82,7 +84,7 @@ class DeviceWatch:
             self._monitors[gpu] = Monitor(
                 f"gpu{gpu}" if has_gpu else "cpu",
                 make(self.board, gpu),
-                partial(_tell, ChangeFilter(), events, post),
+                partial(_tell, DeviceLog(), events, post),
                 clock_ns,
                 time.thread_time_ns,
                 INTERVAL_NS,
@@ -152,22 +154,40 @@ def with_headroom(config: Config) -> Config:
     return replace(config, devices={**config.devices, **devices})
 
 
-def _tell(changes: ChangeFilter, devices: DeviceEvents, post: Callable[[Any], None], state: DeviceState) -> None:
+class DeviceLog:
+    """Logs throttling, its end and the power mode of one device: a new cause of throttling at once, other changes once
+    they last for :data:`LASTS_NS`."""
+
+    def __init__(self) -> None:
+        self._told: Dict[str, Any] = {"throttles": None, "power_mode": None}
+        self._since_ns: Dict[str, int] = {}
+
+    def note(self, state: DeviceState) -> None:
+        """Log what is news in ``state``."""
+        for name, before in self._told.items():
+            value = getattr(state, name)
+            if value == before:
+                self._since_ns.pop(name, None)
+                continue
+            is_urgent = before is None or (name == "throttles" and set(value or ()) - set(before))
+            if is_urgent or state.at_ns - self._since_ns.setdefault(name, state.at_ns) >= LASTS_NS:
+                self._told[name] = value
+                self._since_ns.pop(name, None)
+                _log_change(name, value, before)
+
+
+def _log_change(name: str, value: Any, before: Any) -> None:
+    if name == "throttles" and value:
+        log.warning("device: throttled by %s", ", ".join(value))
+    elif name == "throttles" and before:
+        log.info("device: no longer throttled")
+    elif name == "power_mode" and value is not None:
+        log.info("device: power mode %s", value)
+
+
+def _tell(changes: DeviceLog, devices: DeviceEvents, post: Callable[[Any], None], state: DeviceState) -> None:
     """Translate one monitor's state for the devices of the configuration; on the monitor's thread."""
-    report = changes.update(state)
-    if report is not None:
-        _log_changes(report)
+    changes.note(state)
     events = devices.events(state)
     if events:
         post(DeviceNews(events))
-
-
-def _log_changes(report: ChangeReport) -> None:
-    """Log changes worth a record: throttling and its end, and the power mode."""
-    state = report.state
-    if "throttles" in report.changed and state.throttles:
-        log.warning("device: throttled by %s", ", ".join(state.throttles))
-    elif report.before.get("throttles"):
-        log.info("device: no longer throttled")
-    if "power_mode" in report.changed and state.power_mode is not None:
-        log.info("device: power mode %s", state.power_mode)

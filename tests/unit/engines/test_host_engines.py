@@ -261,51 +261,6 @@ def test_a_function_may_return_a_failed_result_itself(tmp_path):
     assert result.state is None
 
 
-REUSING = """
-import numpy as np
-from edgeserve.engine import Parts, Result, Route
-
-OUT, BUFFER, LARGE, RESULT = {}, np.zeros(3), np.zeros(50_000), Result({})
-
-def filled(holder, value):
-    holder[:] = [value] * len(holder)
-    return holder
-
-def same_dict(item):
-    OUT.clear()
-    OUT["p"] = item["x"]
-    return OUT
-
-def array(item): return {"p": filled(BUFFER, item["x"])}
-def large_array(item): return {"p": filled(LARGE, item["x"])}
-def view(item): return {"p": filled(LARGE, item["x"])[10:40_000]}
-def result(item):
-    RESULT.outputs = {"p": item["x"]}
-    return RESULT
-def route(item): return Route("next", same_dict(item))
-def shared(item): return Parts([{}], same_dict(item))
-def batched(items): return [array(item) for item in items]
-def listed(item, kept=[0.0]): return {"p": filled(kept, item["x"])}
-"""
-
-
-@pytest.mark.parametrize(
-    "name", ["same_dict", "array", "large_array", "view", "result", "route", "shared", "batched", "listed"]
-)
-def test_what_a_function_fills_again_is_each_items_own(tmp_path, name):
-    """Results of a batch, and of two branches of an ensemble that share a module's buffer."""
-    (tmp_path / "reusing.py").write_text(REUSING)
-    model = ModelConfig("m", "python", function=f"reusing:{name}", options={"batched": name == "batched"})
-    engine = make_engine(model, [LaneInfo()], str(tmp_path))
-    engine.load()
-    before = engine.run(Batch([{"x": 1.0}], 1))
-    if name == "batched":  # within a call the function's own list says what each item has
-        results = before + engine.run(Batch([{"x": 2.0}], 1))
-    else:
-        results = before + engine.run(Batch([{"x": 2.0}, {"x": 3.0}], 2))
-    assert [float(np.ravel(result.outputs["p"])[0]) for result in results] == [1.0, 2.0, 3.0][: len(results)]
-
-
 def test_a_large_array_that_nothing_else_holds_is_not_copied(tmp_path):
     (tmp_path / "fresh.py").write_text(
         "import numpy as np\nplaces = []\n\ndef make(item):\n    x = np.zeros(60_000)\n"

@@ -479,8 +479,6 @@ def test_a_model_that_may_draw_by_chance_is_not_said_to_remember(by_chance: Any)
     check.stands_still()
 
 
-
-
 def test_batch_norm_in_training_mode_remembers(tmp_path: Any) -> None:
     """ONNX Runtime adds each batch to the mean that the file brought, and answers by that."""
     graph = onnx.parser.parse_model("""

@@ -531,5 +531,3 @@ def test_for_whom_a_front_asks_is_a_plain_name():
     for wrong in ("", "a b", "a@b", "a #1", "a: b", 7, "n" * 129):
         with pytest.raises(Malformed, match="origin"):
             decode([header(origin=wrong)])
-
-

@@ -15,7 +15,7 @@ from edgeserve.device.source import FAST_NS
 from edgeserve.device.state import DeviceState
 from edgeserve.engines.cuda import driver
 from edgeserve.live import device_watch
-from edgeserve.live.device_watch import DeviceNews, DeviceWatch
+from edgeserve.live.device_watch import DeviceLog, DeviceNews, DeviceWatch
 from edgeserve.sched.protocol.events import DeviceChanged
 
 ORIN, CARD, CPU = (Machine(KINDS[slug]) for slug in ("agx-orin", "desktop-gpu", "cpu"))
@@ -25,6 +25,7 @@ STATE = DeviceState(
     temperature_c=50.0,
     temperature_hard_c=100.0,
     power_w=12.0,
+    power_mode="MAXN",
 )
 
 
@@ -112,7 +113,8 @@ def test_the_free_memory_of_a_card_is_asked_of_nvml_where_it_lies_on_the_bus(mon
     assert asked == ["0000:64:00.0"]
 
 
-def test_the_threads_post_news_and_end():
+def test_the_threads_post_news_log_and_end(caplog):
+    caplog.set_level("INFO", "edgeserve")
     posted: queue.Queue = queue.Queue()
 
     class Posts(list):
@@ -124,6 +126,7 @@ def test_the_threads_post_news_and_end():
     news = posted.get(timeout=30)
     watch.stop()
     assert isinstance(news, DeviceNews)
+    assert "device: power mode MAXN" in caplog.messages
     (changed,) = [event for event in news.events if isinstance(event, DeviceChanged)]
     assert (changed.device, changed.memory_free_bytes, changed.heat, changed.power_w) == ("cpu", 4 << 30, 0.5, 12.0)
     table = watch.table()
@@ -131,23 +134,27 @@ def test_the_threads_post_news_and_end():
     assert table["monitors"]["gpu0"]["readings"]["power_w"] == 12.0
 
 
-def test_throttling_and_its_end_are_logged_and_a_device_that_never_throttled_is_not(caplog):
+def test_throttling_is_logged_at_once_and_its_end_and_another_power_mode_when_they_last(caplog):
     caplog.set_level("INFO", "edgeserve")
-    said = Fixed(DeviceState(throttles=(), power_mode="MAXN"))
-    posted = []
-    clock = itertools.count(0, 2 * 10**9)
-    watch = DeviceWatch(config_of(), posted.append, lambda: next(clock), lambda *_: [said], ORIN)
-    (monitor,) = watch._monitors.values()
-    monitor.turn()
-    said.state = DeviceState(throttles=("over_current:oc3",), power_mode="MAXN")
-    monitor.turn()
-    said.state = DeviceState(throttles=(), power_mode="MAXN")
-    for _ in range(3):
-        monitor.turn()
-    assert [record.getMessage() for record in caplog.records] == [
-        "device: power mode MAXN",
-        "device: throttled by over_current:oc3",
-        "device: no longer throttled",
+    log, logged = DeviceLog(), []
+    for at_s, throttles, power_mode in (
+        (0, (), "MAXN"),
+        (1, ("over_current:oc3",), "MAXN"),
+        (2, (), "MAXN"),
+        (2.5, ("over_current:oc3",), "MAXN"),  # it flickers: one piece of news
+        (3, (), "15W"),
+        (3.5, (), "15W"),
+        (4, (), "15W"),
+        (5, None, None),
+    ):
+        log.note(DeviceState(round(at_s * 10**9), throttles=throttles, power_mode=power_mode))
+        logged += [(at_s, record.getMessage()) for record in caplog.records]
+        caplog.clear()
+    assert logged == [
+        (0, "device: power mode MAXN"),
+        (1, "device: throttled by over_current:oc3"),
+        (4, "device: no longer throttled"),
+        (4, "device: power mode 15W"),
     ]
 
 
