@@ -19,7 +19,6 @@ from edgeserve.config.schema import Config
 from edgeserve.errors import (
     BadInput,
     ConfigError,
-    Dropped,
     EngineError,
     Failed,
     Rejected,
@@ -158,31 +157,7 @@ def test_late_answers_come_when_they_are_wanted() -> None:
 # --- what is refused --------------------------------------------------------------------------------------------------
 
 
-def test_a_request_that_waits_past_its_deadline_is_dropped_with_its_reason() -> None:
-    with Runtime(config_of({"request": function("request")}, policy={"fifo": {}})) as runtime:
-        first = runtime.submit("request", {"x": HOLD})
-        assert live_functions.entered.wait(10)
-        with pytest.raises((Dropped, Rejected)) as caught:
-            runtime.infer("request", {"x": ZERO}, slo_ms=30)
-        assert caught.value.reason
-        live_functions.gate.set()
-        assert first.result(10)["x"] is HOLD
-
-
 # --- cancelling -------------------------------------------------------------------------------------------------------
-
-
-def test_cancel_takes_a_queued_request_away_and_it_never_runs() -> None:
-    with Runtime(config_of({"request": function("request"), "double": function("double")})) as runtime:
-        running = runtime.submit("request", {"x": HOLD})
-        assert live_functions.entered.wait(10)
-        queued = runtime.submit("double", {"x": X})
-        wait_until(lambda: runtime.stats()["apps"]["double"]["accepted"] == 1)
-        assert queued.cancel() and queued.cancelled()
-        wait_until(lambda: runtime.stats()["apps"]["double"]["outcomes"]["cancelled"] == 1)
-        live_functions.gate.set()
-        assert running.result(10)["x"] is HOLD
-        assert runtime.stats()["lanes"]["cpu0"]["jobs"] == 1
 
 
 # --- trouble ----------------------------------------------------------------------------------------------------------
@@ -219,13 +194,6 @@ def test_a_bad_request_fails_alone_in_its_batch_and_leaves_its_streams_state() -
         lane = runtime.stats()["lanes"]["cpu0"]
         assert (lane["works"], lane["jobs"], lane["failed"]) == (6, 8, 0)
         runtime.check()
-
-
-def test_a_result_of_the_wrong_count_is_the_engines_failure() -> None:
-    models = {"few": function("too_few", batch=[1, 2], options={"batched": True})}
-    with Runtime(config_of(models)) as runtime:
-        with pytest.raises(Failed, match="for a batch of 1"):
-            runtime.infer("few", {"x": HOLD})
 
 
 def test_a_lane_that_hangs_is_reported_and_others_go_on(caplog: pytest.LogCaptureFixture) -> None:

@@ -32,7 +32,6 @@ from edgeserve.errors import (
 from edgeserve.ipc import wire
 from edgeserve.ipc.link import Link
 from edgeserve.runtime import Runtime
-from edgeserve.sched.plan.lane_plan import LanePlan
 from edgeserve.server import serve
 
 HERE = Path(live_functions.__file__).parent
@@ -116,18 +115,6 @@ def test_questions_about_the_server(served: Runtime) -> None:
         assert bus.stats()["apps"]["double"]["outcomes"]["completed"] == 1
         health = bus.health()
         assert health["ready"] and health["pid"] == os.getpid() and health["lanes"]["cpu0"] == "up"
-
-
-def test_figures_of_a_policy_with_numbers_as_keys_end_no_connection(
-    served: Runtime, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(LanePlan, "figures", lambda policy: {1: {2: np.float32(0.5)}})
-    with Client(served.endpoints[0]) as bus:
-        running = bus.submit("request", {"x": HOLD})
-        assert live_functions.entered.wait(10)
-        assert bus.stats()["policies"] == {"plan": {"1": {"2": 0.5}}} == served.stats()["policies"]
-        live_functions.gate.set()
-        assert running.result(10)["x"].tolist() == HOLD.tolist()
 
 
 def test_a_client_that_vanishes_has_its_queued_work_cancelled(served: Runtime) -> None:

@@ -356,15 +356,6 @@ def test_a_step_that_fails_leaves_what_was_written_to_all_of_its_batch(model, mo
         runtime.check()
 
 
-def test_a_client_that_goes_away_is_sent_nothing_and_its_answer_ends(model):
-    with in_process(model) as runtime:
-        stream, _ = begun_answer(runtime)
-        stream.cancel()
-        wait_until(lambda: runtime.stats()["apps"]["chat"]["outcomes"]["cancelled"] == 1)
-        wait_until(lambda: not any(lane["in_flight"] for lane in runtime.stats()["lanes"].values()))
-        runtime.check()
-
-
 def test_what_follows_a_language_model_gets_what_it_has_written(model):
     table = tables(model)
     table["model"]["count"] = {"engine": "python", "function": "live_functions:length_of_text"}

@@ -69,14 +69,13 @@ class Slack:
         careful_ns: int,
         sooner_ns: int,
         apps: Sequence[str] = (),
-        classes: Sequence[str] = CLASSES,
     ) -> Iterator[Job]:
-        """The waiting jobs of these classes and of other apps than ``apps`` that would be late if the lane is kept
+        """The waiting jobs of other apps than ``apps`` that would be late if the lane is kept
         until ``ends_ns`` (critical ones: until ``careful_ns``, and by the careful estimate of their own time), in time
         if it is free at ``sooner_ns``, and that no other lane could run now."""
         state, now = self._state, self._state.board.now_ns
         device = state.devices[lane.device]
-        for priority_class in classes if state.ready.count else ():
+        for priority_class in CLASSES if state.ready.count else ():
             for model in lane.models:
                 latency = state.latency[model, lane.name]
                 late_ns = ends_ns + latency.alone_likely_ns

@@ -35,11 +35,6 @@ class Distribution:
         last = max(1, len(times) - 1)
         return cls(times, [index / last if len(times) > 1 else 1.0 for index in range(len(times))])
 
-    @classmethod
-    def of_quantiles(cls, quantiles_ns: Sequence[float], shares: Sequence[float] = QUANTILES) -> Distribution:
-        """From stored quantiles, as a profile holds them."""
-        return cls(quantiles_ns, shares)
-
     def p_by(self, time_ns: float) -> float:
         """P(T <= time_ns)."""
         times = self.times_ns
@@ -102,7 +97,7 @@ def known_of(latency: BatchTime, size: int) -> Distribution:
     if len(durations_ns) == WINDOW_LEN:
         known = Distribution.of_samples(durations_ns)
     elif seed.quantiles_ns:
-        known = Distribution.of_quantiles(seed.quantiles_ns)
+        known = Distribution(seed.quantiles_ns, QUANTILES)
     else:
         known = Distribution([seed.median_ns, seed.p99_ns], [0.5, 1.0])
     return known.scaled(1 / latency.speed)

@@ -23,7 +23,7 @@ from edgeserve.engines import make_engine
 from edgeserve.engines.base import Batch, run_batch, run_whole
 from edgeserve.engines.cuda.device import CudaStream
 from edgeserve.engines.device_arrays import DeviceArray, on_device
-from edgeserve.engines.tensorrt import building, running
+from edgeserve.engines.tensorrt import building
 from edgeserve.errors import DeviceLost, EngineError, OutOfMemory
 
 WEIGHTS = np.arange(12, dtype=np.float32).reshape(4, 3) / 10
@@ -350,19 +350,6 @@ def test_the_models_of_a_lane_work_in_one_block_as_large_as_the_largest_needs(mo
         assert cuda.leaks() == []
 
 
-def test_planted_contexts_that_stay_in_the_block_that_is_freed(monkeypatch, tmp_path):
-    file = onnx_models.linear(str(tmp_path))
-    monkeypatch.setattr(running.LaneContexts, "moved", lambda self, block: None)
-    with trt_worlds.world(monkeypatch, "10.3"):
-        lane = trt_worlds.new_lane()
-        small, large = (trt_worlds.made(str(tmp_path), file, name=f"m{size}", batch=(size,)) for size in (1, 8))
-        for engine in (small, large):
-            engine.load()
-        small.open(lane)
-        with pytest.raises(Misuse, match="was freed while an execution context has it"):
-            large.open(lane)
-
-
 # --- inputs on the device ---
 
 
@@ -486,31 +473,6 @@ def test_streams_beside_it_are_ours_so_that_another_library_neither_waits_nor_sp
         assert "auxiliary" in cuda.ran
 
 
-def test_planted_streams_of_tensorrts_own(monkeypatch, tmp_path, caplog):
-    """The double notices what ours are for: without them the capture is spoilt by any use of the default stream."""
-    file = onnx_models.linear(str(tmp_path))
-    file = trt_worlds.plan_file(str(tmp_path), file, [{"x": [[1, 4]] * 3}], aux=2)
-    execute = trt_double.IExecutionContext.execute_async_v3
-
-    def and_another_library(self, stream_handle):
-        returned = execute(self, stream_handle)
-        if trt_double.cuda.capturing(stream_handle):
-            with pytest.raises(EngineError, match="906"):
-                trt_double.cuda.use_default_stream("cudaMemset")
-        return returned
-
-    monkeypatch.setattr(trt_double.IExecutionContext, "execute_async_v3", and_another_library)
-    monkeypatch.setattr(trt_double.IExecutionContext, "set_aux_streams", lambda self, handles: None)
-    caplog.set_level("INFO", "edgeserve.tensorrt")
-    with trt_worlds.world(monkeypatch, "10.3"):
-        engine, lane = trt_worlds.made(str(tmp_path), file, batch=(1,)), trt_worlds.new_lane()
-        engine.load()
-        session = engine.open(lane)
-        assert session.graphs == 0 and "no CUDA graph" in caplog.text and "901" in caplog.text
-        np.testing.assert_allclose(outputs_of(session, 2.0, 1), x(2.0)["x"] @ WEIGHTS, rtol=1e-6)
-        engine.unload()
-
-
 # --- failures ---------------------------------------------------------------------------------------------------------
 
 
@@ -593,17 +555,6 @@ def faulty(monkeypatch, tmp_path):
         )
         engine.load()
         yield engine, trt_worlds.new_lane()
-
-
-def test_planted_missing_address(monkeypatch, tmp_path):
-    with faulty(monkeypatch, tmp_path) as (engine, lane):
-        context_type = __import__("tensorrt").IExecutionContext
-        kept = context_type.set_tensor_address
-        monkeypatch.setattr(
-            context_type, "set_tensor_address", lambda self, name, at: True if name == "y" else kept(self, name, at)
-        )
-        with pytest.raises(Misuse, match=r"without set_tensor_address of \['y'\]"):
-            engine.open(lane)
 
 
 def test_planted_missing_waits(monkeypatch, tmp_path):
