@@ -159,11 +159,9 @@ def take_lifeline() -> int:
 
 def end_with(lifeline: int) -> None:
     """Let the system end this child process as soon as its parent closes the lifeline or dies, even while a
-    function holds the interpreter lock: a signal with its default action needs no interpreter. Where the system has no
-    such signal, nothing happens."""
+    function holds the interpreter lock: a signal with its default action needs no interpreter."""
     import fcntl
 
-    if hasattr(fcntl, "F_SETOWN") and hasattr(os, "O_ASYNC"):
-        signal.signal(signal.SIGIO, signal.SIG_DFL)
-        fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
-        fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
+    signal.signal(signal.SIGIO, signal.SIG_DFL)
+    fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)

@@ -21,7 +21,7 @@ def clocks_mhz() -> Dict[str, float]:
 
 def load_average() -> float:
     """Runnable threads in the last minute: above the number of cores, measurements here wait for others."""
-    return os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    return os.getloadavg()[0]
 
 
 class BusyTime(NamedTuple):

@@ -8,7 +8,6 @@ only rise, so libraries that make threads do so on a thread that ends afterwards
 from __future__ import annotations
 
 import os
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Callable, TypeVar
@@ -21,8 +20,6 @@ def yield_to_others(nice: int) -> str:
     that was not done, or ``""``. A thread cannot go back."""
     if not nice:
         return ""
-    if not sys.platform.startswith("linux"):
-        return "only Linux sets the priority of one thread; leave [lane.NAME] nice out"
     try:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), nice)
     except OSError as error:

@@ -44,7 +44,7 @@ FILES_MAX = 1 << 20
 STUCK_MAX = 4
 """Connections of one offender that its clients closed and libzmq has not: with so many it may not connect again."""
 
-_CLOSED = select.POLLHUP | select.POLLERR | getattr(select, "POLLRDHUP", 0)  # by the other side
+_CLOSED = select.POLLHUP | select.POLLERR | select.POLLRDHUP  # by the other side
 _RECEIVED = struct.Struct("=128xQ")  # tcpi_bytes_received of the system's struct tcp_info
 
 

@@ -109,7 +109,7 @@ def tcp_end(peer: Tuple[Any, ...], own: Tuple[Any, ...]) -> Optional[TcpEnd]:
     """The other end's socket; ``None`` where it is not of this host (or of another network namespace), has closed, or
     the system does not say. A socket that no process holds any more would be reported as root's."""
     there, here = _address(str(peer[0])), _address(str(own[0]))
-    if there is None or here is None or there.version != here.version or not hasattr(socket, "AF_NETLINK"):
+    if there is None or here is None or there.version != here.version:
         return None
     family = socket.AF_INET if there.version == 4 else socket.AF_INET6
     asked = (

@@ -93,8 +93,7 @@ class SharedSegment:
     def open(self) -> None:
         """Make it readable here."""
         mapped = mmap.mmap(self.file, self.bytes)
-        if hasattr(mmap, "MADV_DONTFORK"):  # children of this process have no part in it
-            mapped.madvise(mmap.MADV_DONTFORK)
+        mapped.madvise(mmap.MADV_DONTFORK)  # children of this process have no part in it
         self._map = np.frombuffer(mapped, np.uint8)
         self.close_file()
 

@@ -205,7 +205,7 @@ class Wish:
         files = array.array("i")
         try:
             said, ancillary, _, _ = self._socket.recvmsg(
-                OFFER.size, socket.CMSG_SPACE(files.itemsize), getattr(socket, "MSG_CMSG_CLOEXEC", 0)
+                OFFER.size, socket.CMSG_SPACE(files.itemsize), socket.MSG_CMSG_CLOEXEC
             )
         except (BlockingIOError, InterruptedError):
             return False

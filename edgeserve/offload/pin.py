@@ -20,9 +20,7 @@ class Pinned(NamedTuple):
 
 def allowed_cores() -> Tuple[int, ...]:
     """The cores that the calling thread may run on now, in rising order."""
-    if hasattr(os, "sched_getaffinity"):
-        return tuple(sorted(os.sched_getaffinity(0)))
-    return tuple(range(os.cpu_count() or 1))
+    return tuple(sorted(os.sched_getaffinity(0)))
 
 
 def pin_thread(cores: Iterable[int]) -> Pinned:
@@ -30,8 +28,6 @@ def pin_thread(cores: Iterable[int]) -> Pinned:
     wanted = tuple(sorted(set(cores)))
     if not wanted:
         return Pinned(False, allowed_cores(), "no cores are named; the thread runs on any that is free")
-    if not hasattr(os, "sched_setaffinity"):
-        return Pinned(False, allowed_cores(), "this operating system cannot pin a thread; leave 'cores' out")
     have = os.cpu_count() or 1
     if wanted[-1] >= have:
         return Pinned(

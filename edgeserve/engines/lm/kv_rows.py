@@ -105,6 +105,6 @@ class KvRows:
         """Give the pages that lie wholly in a row back to the system; they read as zeros afterwards."""
         begin = -(-row * self._row_bytes // PAGE_BYTES) * PAGE_BYTES
         end = (row + 1) * self._row_bytes // PAGE_BYTES * PAGE_BYTES
-        if end > begin and hasattr(mmap, "MADV_DONTNEED"):
+        if end > begin:
             for memory in self._maps:
                 memory.madvise(mmap.MADV_DONTNEED, begin, end - begin)

@@ -312,7 +312,6 @@ def test_a_function_that_cannot_be_imported_fails_the_load(tmp_path):
 # --- pinning ---
 
 
-@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system cannot pin threads")
 def test_only_the_calling_thread_is_pinned():
     before = allowed_cores()
     pinned = in_a_thread(lambda: (pin_thread(before[:1]), allowed_cores()))
@@ -320,15 +319,13 @@ def test_only_the_calling_thread_is_pinned():
     assert allowed_cores() == before
 
 
-def test_an_impossible_wish_is_answered_and_changes_nothing(monkeypatch):
+def test_an_impossible_wish_is_answered_and_changes_nothing():
     before = allowed_cores()
     answer = in_a_thread(lambda: pin_thread([4096]))
     assert not answer.done
     assert "core 4096 does not exist" in answer.why
     assert answer.cores == before
     assert "no cores are named" in pin_thread([]).why
-    monkeypatch.delattr(pin.os, "sched_setaffinity", raising=False)
-    assert "cannot pin a thread" in pin_thread([0]).why
     assert allowed_cores() == before
 
 
