@@ -172,6 +172,18 @@ def test_what_is_filled_again_for_the_next_item_is_copied(returned):
     assert type(results[0].outputs["y"]) is type(returned())
 
 
+def test_a_result_that_a_function_fills_again_is_each_items_own():
+    said = Result({})
+
+    def function(item):
+        said.outputs = {"y": item["n"]}
+        return said
+
+    engine = PythonEngine(ModelConfig(name="m", engine="python", given=function), ".")
+    engine.load()
+    assert [result.outputs for result in engine.run(Batch([{"n": 1}, {"n": 2}], 2))] == [{"y": 1}, {"y": 2}]
+
+
 @pytest.mark.parametrize("returned", REUSED.values(), ids=REUSED)
 def test_what_an_engine_fills_again_for_the_next_batch_is_copied(returned):
     session = _Reusing(returned).open(LaneInfo())
