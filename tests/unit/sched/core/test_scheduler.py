@@ -480,6 +480,14 @@ def test_a_full_app_refuses_and_says_whether_the_client_is_over_its_share():
     assert world.arrive("a", client="y") == [ended(6, "rejected", "queue_full")]  # all of them run
 
 
+def test_only_a_client_that_has_something_pending_beside_others_is_over_its_share():
+    world = one(app={"pending_max": 2, "slo": "5s"})
+    world.arrive("a", client="x")
+    world.arrive("a", client="y")
+    assert world.arrive("a", client="z") == [ended(3, "rejected", "queue_full")]  # two clients, and none of it is z's
+    assert world.arrive("a", client="y") == [ended(4, "rejected", "over_share")]
+
+
 def test_a_full_server_refuses_whoever_has_most_and_takes_others_in_its_place():
     world = Driver(
         {"m": {1: 10}}, {name: {"model": "m", "slo": "5s"} for name in "ab"}, policy="fifo", server={"pending_max": 3}
