@@ -254,7 +254,6 @@ def left_behind(directory: str) -> List[str]:
     return found
 
 
-@pytest.mark.nightly
 def test_the_demo_reads_hears_and_leaves_nothing_behind(reader, tmp_path):
     demo = start_demo(str(tmp_path), "--seconds", "3", "--streams", "2", "--no-overload")
     out, _ = demo.communicate(timeout=100)
