@@ -477,7 +477,7 @@ class WyomingConnection:
             await self._no_transcript(error)
 
     async def _cut(self, role: str, answer: Answer) -> None:
-        """A text that ends early is sent, with an Error event before it: no event of the protocol has a place for it."""
+        """Tell by an Error event that the text which follows ends early: no text's event has a place for it."""
         text = f"the {role} app's text ends early: {answer.reason}"
         self._front.troubles.tell(f"{role} cut", text)
         await self.send(Error(text, "partial"))

@@ -230,13 +230,14 @@ def test_one_owners_many_connections_have_one_share() -> None:
     assert found[OTHER] >= 0.95 * 160
 
 
-def test_a_user_with_twelve_processes_has_no_more_than_one_with_one() -> None:
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_user_with_twelve_processes_has_no_more_than_one_with_one(seed: int) -> None:
     crowd = {f"uid:1/pid:{number} #{number:02x}": 30.0 for number in range(12)}
-    found = served({**crowd, "uid:2/pid:99 #63": 60})
-    alone = served({"uid:1/pid:1 #01": 360, "uid:2/pid:99 #63": 60})
+    found = served({**crowd, "uid:2/pid:99 #63": 60}, seed=seed)
+    alone = served({"uid:1/pid:1 #01": 360, "uid:2/pid:99 #63": 60}, seed=seed)
     assert found["uid:2/pid:99 #63"] >= 0.95 * alone["uid:2/pid:99 #63"]
-    least = min(found[name] for name in crowd)
-    assert least > 0, "its processes share its part"
+    counts = [found[name] for name in crowd]
+    assert min(counts) >= 0.4 * sum(counts) / len(counts), "its processes share its part"
 
 
 def test_a_client_alone_has_the_whole_lane_and_so_have_names_without_owners() -> None:

@@ -264,7 +264,7 @@ class OnnxEncoder:
 
 
 def _common_end(tokens: List[int], others: List[int]) -> List[int]:
-    """The tokens with which both end: of an empty text and another one, those that end every text."""
+    """The tokens with which both end: of an empty text and another one, the ones at every text's end."""
     pairs = zip(reversed(tokens), reversed(others))
     count = len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)))
     return tokens[len(tokens) - count :]

@@ -143,12 +143,13 @@ def to_displace_anywhere(admissions: Sequence[Admission], client: str) -> Reques
 
 class Wants:
     """The demand of one client or user for a set of lanes in one class: ``recent_ns`` is the lane time that it asked
-    for, faded linearly over :data:`ACTIVE_NS`, as of ``last_ns``. As of the last refresh, ``part`` of the lanes' time
-    is its own, and ``greedy`` says that it wants more. What it had beyond its part it is ahead."""
+    for since ``since_ns``, faded linearly over :data:`ACTIVE_NS`, as of ``last_ns``. As of the last refresh, ``part``
+    of the lanes' time is its own, and ``greedy`` says that it wants more. What it had beyond its part it is ahead."""
 
-    __slots__ = ("last_ns", "recent_ns", "part", "greedy", "_ns", "_at_ns")
+    __slots__ = ("since_ns", "last_ns", "recent_ns", "part", "greedy", "_ns", "_at_ns")
 
     def __init__(self) -> None:
+        self.since_ns = -1
         self.last_ns = -FOREVER_NS
         self.recent_ns = 0
         self.part = 1.0
@@ -158,12 +159,19 @@ class Wants:
 
     def asks(self, lane_ns: int, now_ns: int) -> None:
         """A request of it came."""
+        if self.since_ns < 0:
+            self.since_ns = now_ns
         self.recent_ns = self.recent_by(now_ns) + lane_ns
         self.last_ns = now_ns
 
     def recent_by(self, now_ns: int) -> int:
         """``recent_ns`` as of now."""
         return self.recent_ns * max(0, ACTIVE_NS - (now_ns - self.last_ns)) // ACTIVE_NS
+
+    def want(self, now_ns: int, room_ns: int) -> float:
+        """The share of the lanes' time that it wants. A newcomer's counts since it came, but for ``room_ns`` at least:
+        else one that floods would be taken for modest for half a second."""
+        return self.recent_by(now_ns) / min(ACTIVE_NS, max(room_ns, now_ns - self.since_ns))
 
     def by(self, now_ns: int, most_ns: int) -> int:
         """As of now: less what the part of the time was since, and one whole part at most (``most_ns``), of any
@@ -270,8 +278,7 @@ class LaneShare:
         of_users = []
         for user, shares in users.items():
             weight = max([wants[share][2] for share in shares])
-            want = self.users[user].recent_by(now_ns) / (ACTIVE_NS * weight)
-            of_users.append((want if len(shares) > 1 else wants[shares[0]][0], user, weight))
+            of_users.append((self.users[user].want(now_ns, self.room_ns) / weight, user, weight))
         self.users = {user: self.users[user] for user in users}
         for user, (part, greedy) in _share_out(of_users, 1.0).items():
             shares = users[user]

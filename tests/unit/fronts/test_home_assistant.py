@@ -1,4 +1,4 @@
-"""What Home Assistant is told of the apps."""
+"""The figures of apps that Home Assistant shows."""
 
 from __future__ import annotations
 

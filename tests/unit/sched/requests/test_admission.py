@@ -171,7 +171,7 @@ def test_what_the_others_do_not_want_is_anybodys():
     asking(shared, "z", 520)
     parts = {name: use.part for name, use in shared.uses.items()}
     assert parts["x"] == parts["y"] == pytest.approx(0.45, abs=0.07)
-    assert 2 * parts["x"] + shared.uses["z"].recent_by(520 * MS) / 1e9 == pytest.approx(1.0, abs=0.02)
+    assert 2 * parts["x"] + shared.uses["z"].want(520 * MS, 0) == pytest.approx(1.0, abs=0.02)
 
 
 def test_greedy_clients_share_by_weight():
