@@ -222,6 +222,35 @@ def test_many_names_of_one_owner_leave_a_quarter_of_the_places_to_others():
     assert set(Server.asked) == {f"uid:{os.getuid()}"}
 
 
+@pytest.mark.parametrize("listen", ["ipc://{folder}/detector", "tcp://*:*", "tcp://[::1]:*", "tcp://localhost:*"])
+def test_a_front_listens_where_its_setting_says(server, tmp_path, listen):
+    async def run():
+        stopped, ready = asyncio.Event(), asyncio.get_running_loop().create_future()
+        async with AsyncClient(server.endpoints[0]) as client:
+            listens = listen.format(folder=tmp_path)
+            front = FrigateFront(client, Frigate(app="detect", timeout_ms=20_000.0, listen=listens))
+            await front.look()
+            serving = asyncio.ensure_future(front.serve(stopped, ready.set_result))
+            place = (await asyncio.wait_for(ready, 10)).replace("*", "127.0.0.1")
+            found = await asyncio.get_running_loop().run_in_executor(None, asked, place)
+            stopped.set()
+            await serving
+            return found
+
+    def asked(place):
+        recorder = Recorder(place)
+        if "[" in place:
+            recorder.socket.close()
+            recorder.socket = zmq.Context.instance().socket(zmq.REQ)
+            recorder.socket.setsockopt(zmq.IPV6, 1)
+            recorder.socket.setsockopt(zmq.LINGER, 0)
+            recorder.socket.connect(place)
+        return recorder.detect(image_of(90)).any()
+
+    assert asyncio.run(asyncio.wait_for(run(), 30))
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize(
     "frames",
     [
