@@ -1,7 +1,7 @@
 """The decisions of the plan in drawn mixes are the stored ones: a change that is meant to move code alone, or to be
 faster, decides nothing otherwise where companies, members, steps and lengths compete for a lane.
 
-After a change that is meant: ``python tests/research/test_mix_decisions.py``, and measure what it brings
+After a change that is meant: ``python tests/golden/test_mixes.py``, and measure what it brings
 (``research/bench/heldout.py``).
 """
 
@@ -24,7 +24,7 @@ from edgeserve.sched.core.build import build_scheduler
 from edgeserve.sim.run import make_world, sequences_of, setting_of, told_times
 from edgeserve.taps.trace import step_line
 
-STORED = Path(__file__).parents[1] / "golden" / "mixes.json"
+STORED = Path(__file__).with_name("mixes.json")
 SECONDS = 8.0
 RUNS = [
     *(
