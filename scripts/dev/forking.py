@@ -8,6 +8,7 @@ descriptor of the pipe to ``mutants.py``.
 from __future__ import annotations
 
 import gc
+import importlib
 import math
 import os
 import pickle
@@ -162,7 +163,8 @@ def _note_no_calls() -> None:
 
 
 def change(file: str, text: str) -> None:
-    """Give the functions of a loaded file the code of its changed text. Raises where a change is outside functions."""
+    """Give the functions of a file the code of its changed text. Raises where a change is outside functions."""
+    importlib.import_module(file[: -len(".py")].replace(os.sep, "."))  # policies are loaded when they are asked for
     path = os.path.abspath(file)
     with open(path, encoding="utf-8") as opened:
         old = compile(opened.read(), path, "exec", dont_inherit=True)
@@ -170,9 +172,10 @@ def change(file: str, text: str) -> None:
     if not changed:
         raise ValueError(f"{file}: no function is changed")
     gc.unfreeze()  # what tests/conftest.py took out of the collector's sight
-    for function in [item for item in gc.get_objects() if isinstance(item, FunctionType)]:
-        if function.__code__.co_filename == path and function.__code__ in changed:
-            function.__code__ = changed[function.__code__]
+    functions = [item for item in gc.get_objects() if isinstance(item, FunctionType)]
+    mutated = [one for one in functions if one.__code__.co_filename == path and one.__code__ in changed]
+    for function in mutated:
+        function.__code__ = changed[function.__code__]
 
 
 def _changed(old: CodeType, new: CodeType) -> Iterator[Tuple[CodeType, CodeType]]:
