@@ -6,7 +6,6 @@ from typing import NamedTuple, Optional
 
 from edgeserve.config.profile_record import Clocks
 from edgeserve.sched.latency.window import Window
-from edgeserve.units import PPM
 
 SPEED_MIN = 0.05
 """No clock counts as slower than this share of the profile's: an idle device may read as stopped."""
@@ -21,7 +20,7 @@ APART = 0.1
 
 class Setting(NamedTuple):
     """The times of batches at one setting of the clocks: ``compute`` and ``memory`` are the profile's clocks over those
-    of the setting, ``times`` is the time of a batch over the profile's."""
+    of the setting, ``times`` is the time of a batch over the profile's, in any unit."""
 
     compute: float
     memory: float
@@ -82,4 +81,4 @@ class ClockSpeed:
         return True
 
     def _settled(self) -> Setting:
-        return self._now._replace(times=self._times.quantile(0.5) / PPM)
+        return self._now._replace(times=self._times.quantile(0.5))

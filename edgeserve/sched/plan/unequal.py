@@ -19,7 +19,7 @@ from edgeserve.sched.plan.source import path_part
 from edgeserve.sched.policies.common.bidding import best_class, bid_for, droppable, postpone, refusal
 from edgeserve.sched.policies.common.model_queues import ModelQueues, WorthQueue
 from edgeserve.sched.policy_api.board import Board
-from edgeserve.sched.policy_api.expected_end import ExpectedEnd
+from edgeserve.sched.policy_api.expected_end import ExpectedEnd, expected_end
 from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, Bid, Policy
 from edgeserve.sched.requests.critical import NO_ROOMS
 from edgeserve.sched.requests.states import Job, RequestRecord
@@ -187,15 +187,14 @@ class Unequal(PlainModels):
         """By the times of the job's own length: what :meth:`plan` judges by."""
         if job is None or not self._wide.get(job.node.model, False):
             return super().expected_end(request, job, board)
-        best: ExpectedEnd | None = None
-        behind_ns = request.deadline_ns - job.deadline_ns
-        for lane, _, starts_ns, _ in board.starts(job.node.model):
-            if starts_ns < NEVER_NS and job.lane in ("", lane.name):
-                law = self._law(job.node.model, lane.name, board)
-                alone_ns = law.alone_ns(law.length_of(job), EVEN) + behind_ns
-                if best is None or starts_ns + alone_ns < board.now_ns + best.wait_ns + best.alone_ns:
-                    best = ExpectedEnd(lane.name, starts_ns - board.now_ns, alone_ns, starts_ns + alone_ns)
-        return best
+
+        def alone_ns(latency: BatchTime) -> int:
+            if latency.model != job.node.model:
+                return latency.alone_likely_ns
+            law = self._law(latency.model, latency.lane, board)
+            return law.alone_ns(law.length_of(job), EVEN)
+
+        return expected_end(request, job, board, alone_ns)
 
     def figures(self) -> Mapping[str, Any]:
         return {"laws": {f"{model} on {lane}": law.figures() for (model, lane), law in self._laws.items()}}

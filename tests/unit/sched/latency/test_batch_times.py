@@ -144,6 +144,17 @@ def test_a_speed_that_is_told_late_explains_the_batches_before(speed, sizes, slo
         assert known.mean_ns(size) == pytest.approx(TRUE[size] / speed, rel=0.2)
 
 
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("speed", [0.5, 0.7, 1.5])
+def test_a_speed_that_is_told_a_moment_late_is_told_from_the_last_batches_before(speed, seed):
+    draw, known = random.Random(f"a moment/{speed}/{seed}"), believed(2.0, sizes=(1,))
+    ran(known, draw, 20, sizes=(1,))
+    ran(known, draw, 7, slow=1 / speed, sizes=(1,), start=20)
+    known.set_speed(speed, since_ns=18 * EVERY)
+    assert typical(known, 1) == pytest.approx(TRUE[1] / speed, rel=0.1)
+    assert known.mean_ns(1) == pytest.approx(TRUE[1] / speed, rel=0.2)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_work_that_jobs_declare_is_taken_out_of_what_is_usual(seed):
     draw, known = random.Random(f"work/{seed}"), believed()
