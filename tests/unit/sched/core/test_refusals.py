@@ -160,13 +160,14 @@ def test_where_the_deadline_is_not_the_reason_there_are_no_numbers() -> None:
     world.arrive("a", count=2)
     world.arrive("moody")
     world.arrive("moody", slo=5)  # and here the deadline is too short besides
-    assert [world.reason(number) for number in (2, 3, 4)] == ["queue_full", "no mood", "no mood"]
-    assert [lacked(world, number) for number in (2, 3)] == [None, None]
+    world.arrive("moody", slo=5, on_late="answer")  # though it is no reason
+    assert [world.reason(number) for number in (2, 3, 4, 5)] == ["queue_full", "no mood", "no mood", "no mood"]
+    assert [lacked(world, number) for number in (2, 3, 5)] == [None, None, None]
     assert lacked(world, 4) == ("cpu0", 12, 12, 5, 24)
     world.pass_time(200)
     world.drain()
     world.arrive("a")
-    assert (world.reason(5), lacked(world, 5)) == ("draining", None)
+    assert (world.reason(6), lacked(world, 6)) == ("draining", None)
 
 
 def test_without_a_lane_and_for_late_answers_there_are_no_numbers() -> None:

@@ -110,6 +110,22 @@ def test_a_branch_of_two_nodes_is_told_by_the_one_that_runs(world):
     assert driver.states() == {"a": "answered", "c": "left out"}
 
 
+def test_branches_behind_a_fork_do_not_run_while_what_is_before_it_does(world):
+    """It may yet lead into one of them only."""
+    driver = world(
+        [
+            {"name": "a", "after": [], "route": "one"},
+            {"name": "b", "after": ["a"]},
+            {"name": "c", "after": ["a"]},
+            {"name": "vote", "after": ["b", "c"], "join": "policy"},
+        ]
+    )
+    driver.arrive("v")
+    assert driver.states() == {"b": "waiting", "c": "waiting"}
+    driver.finish("la", at=10, route="c")
+    assert driver.states() == {"b": "left out", "c": "running"}
+
+
 def test_one_join_is_settled_and_the_other_waits(world):
     nodes = [*VOTE, {"name": "score", "after": ["a", "c"], "join": "policy"}]
     driver = world(nodes)
